@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 mori_gemm_ar contributors
+"""The load/store all-reduce: compile key, stage choice, window, signal words and error record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from mori_gemm_ar.layout.dtypes import DType
+from mori_gemm_ar.layout.machine import Machine
+from mori_gemm_ar.layout.problem import AllReduceProblem
+from mori_gemm_ar.layout.rules import (
+    reason_not_config,
+    reason_not_dtype,
+    reason_not_max_bytes,
+    reason_not_member,
+    reason_not_numel,
+    reason_not_slot,
+    reason_not_stage,
+    reason_not_tag,
+    reason_not_u32,
+    reason_not_world,
+    require,
+)
+from mori_gemm_ar.layout.terms import MAX_BLOCKS, MAX_WORLD, REGION_ALIGN, Gather, RegionKind, Stage, round_up
+from mori_gemm_ar.layout.window import Region, RegionSpec, WindowMap, payload_layout
+
+DEFAULT_THREADS = 512  # eight waves: two for each SIMD of a compute unit
+EPOCH_BYTES = 4
+SLOT_BYTES = 8  # one signal word
+ERROR_WORDS = 16
+PAYLOAD_SLACK = 256  # bytes: a gather reads whole parts, up to MAX_WORLD - 1 packs past the last one
+
+
+class Phase(IntEnum):
+    """A barrier of the kernel; the value goes into the error record."""
+
+    ENTRY = 0  # all inputs are staged
+    MIDDLE = 1  # all slices are reduced and nobody reads an input any more (two-stage)
+    LEAVE = 2  # nobody reads an input any more (one-stage)
+
+
+class ErrorWord(IntEnum):
+    """Index of a 32-bit word in the error record. STATUS is written last."""
+
+    STATUS = 0
+    PHASE = 1
+    RANK = 2
+    PEER = 3
+    BLOCK = 4
+    EXPECTED_EPOCH = 5
+    SEEN_EPOCH = 6
+    EXPECTED_TAG = 7
+    SEEN_TAG = 8
+
+
+class ErrorStatus(IntEnum):
+    """First word of the error record."""
+
+    NONE = 0
+    TIMEOUT = 1  # the peer's word did not come within the budget
+    MISMATCH = 2  # the peer is at the same epoch of another call
+
+
+@dataclass(frozen=True, slots=True)
+class AllReduceConfig:
+    """How to reduce: the compile key. Rank, size and addresses are arguments, so one kernel serves them all."""
+
+    world: int
+    dtype: DType
+    stage: Stage
+    threads: int = DEFAULT_THREADS
+    gather: Gather = Gather.INTERLEAVED
+
+    def __post_init__(self) -> None:
+        require(reason_not_config(self.world, self.dtype, self.stage, self.threads, self.gather))
+
+    @property
+    def key(self) -> str:
+        """Stable, unique for each config, and a legal symbol; defaults are left out."""
+        key = f"lsa_allreduce_w{self.world}_{self.dtype.label}_{self.stage.value}stage"
+        if self.threads != DEFAULT_THREADS:
+            key += f"_t{self.threads}"
+        if self.gather is not Gather.INTERLEAVED:
+            key += f"_{self.gather.value}"
+        return key
+
+    @property
+    def kernel_name(self) -> str:
+        return self.key
+
+
+def select_stage(problem: AllReduceProblem, machine: Machine, in_place_in_window: bool = False) -> Stage:
+    """The faster stage whose protocol fits the call; a pure function, so all ranks agree.
+
+    With every link busy, one stage puts S bytes on each link and two stages put 2 S / W. Two win when the saved
+    S (1 - 2 / W) takes longer than the second stage costs; at W <= 2 nothing is saved.
+    """
+    if in_place_in_window:
+        return Stage.TWO
+    saved = problem.nbytes * (problem.world - 2)
+    cost = machine.stage_ns * machine.link_bytes_per_ns * problem.world
+    return Stage.TWO if saved > cost else Stage.ONE
+
+
+def select_config(
+    problem: AllReduceProblem, machine: Machine, stage: Stage | None = None, in_place_in_window: bool = False
+) -> AllReduceConfig:
+    """The config for a call; a stage that the caller forces must fit the call."""
+    if stage is None:
+        stage = select_stage(problem, machine, in_place_in_window)
+    require(reason_not_stage(stage, in_place_in_window))
+    return AllReduceConfig(problem.world, problem.dtype, stage)
+
+
+# --- window ---
+
+
+def _control_regions() -> tuple[Region, ...]:
+    signals = SLOT_BYTES * MAX_BLOCKS * MAX_WORLD
+    sizes = (
+        ("epochs", EPOCH_BYTES * MAX_BLOCKS),  # u32 [block], advanced by the block itself, never reset
+        ("entry", signals),  # u64 [block][peer]
+        ("exit", signals),  # for both closing phases, so that every call writes every slot that it may read
+        ("claim", 4),  # u32, zero = free; the first failing block takes it
+        ("error", 4 * ERROR_WORDS),
+    )
+    regions = []
+    cursor = 0
+    for name, nbytes in sizes:
+        regions.append(Region(name, RegionKind.CONTROL, cursor, nbytes))
+        cursor = round_up(cursor + nbytes, REGION_ALIGN)
+    return tuple(regions)
+
+
+_CONTROL_REGIONS = _control_regions()
+
+
+@dataclass(frozen=True, slots=True)
+class AllReduceControl:
+    """Byte offsets of the control regions: constants, whatever the capacity or M. `CONTROL` is the only instance."""
+
+    epochs: int
+    entry: int
+    exit: int
+    claim: int
+    error: int
+    nbytes: int
+
+    def epoch(self, block: int) -> int:
+        """Offset of a block's u32 call counter."""
+        require(reason_not_slot(block, 0))
+        return self.epochs + EPOCH_BYTES * block
+
+    def slot(self, phase: Phase, block: int, peer: int) -> int:
+        """Offset of the u64 word that `peer` writes for `block`."""
+        require(reason_not_member("phase", phase, Phase, "name the barrier") or reason_not_slot(block, peer))
+        base = self.entry if phase is Phase.ENTRY else self.exit
+        return base + SLOT_BYTES * (block * MAX_WORLD + peer)
+
+
+CONTROL = AllReduceControl(
+    **{region.name: region.offset for region in _CONTROL_REGIONS},
+    nbytes=round_up(_CONTROL_REGIONS[-1].end, REGION_ALIGN),
+)
+
+
+def _payload_bytes(max_bytes: int) -> int:
+    return round_up(max_bytes, REGION_ALIGN) + PAYLOAD_SLACK
+
+
+def allreduce_window(max_bytes: int, world: int) -> WindowMap:
+    """Control regions, then `input` and `reduced`, for calls of up to `max_bytes`."""
+    require(reason_not_world(world) or reason_not_max_bytes(max_bytes))
+    specs = (RegionSpec("input", _payload_bytes), RegionSpec("reduced", _payload_bytes))
+    payload = payload_layout(specs, capacity=max_bytes, start=CONTROL.nbytes)
+    return WindowMap(_CONTROL_REGIONS + payload.regions)
+
+
+# --- signal words ---
+
+
+@dataclass(frozen=True, slots=True)
+class CallTag:
+    """What a tag tells of a call; numel is known modulo 2^28 only."""
+
+    numel: int
+    dtype: DType
+    stage: Stage
+
+
+def call_tag(numel: int, dtype: DType, stage: Stage) -> int:
+    """numel mod 2^28 | dtype code << 28 | (stage - 1) << 30: below 2^31, and equal on all ranks of one call."""
+    require(reason_not_numel(numel) or reason_not_dtype(dtype) or reason_not_stage(stage, in_place_in_window=False))
+    return numel % 2**28 | dtype.code << 28 | (stage.value - 1) << 30
+
+
+def decode_tag(tag: int) -> CallTag:
+    """What call_tag was given; ConfigError for a word that it never makes."""
+    require(reason_not_tag(tag))
+    dtype = next(dtype for dtype in DType if dtype.code == tag >> 28 & 3)
+    return CallTag(tag % 2**28, dtype, Stage((tag >> 30) + 1))
+
+
+def signal_word(epoch: int, tag: int) -> int:
+    """The u64 that a rank stores into its peers' slots: epoch << 32 | tag."""
+    require(reason_not_u32("epoch", epoch) or reason_not_u32("tag", tag))
+    return epoch << 32 | tag
+
+
+def split_signal_word(word: int) -> tuple[int, int]:
+    """(epoch, tag) of a slot's u64."""
+    return word >> 32, word % 2**32
+
+
+def error_words(words: Sequence[int]) -> dict[ErrorWord, int]:
+    """The named words of an error record."""
+    return {name: int(words[name]) for name in ErrorWord}
