@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 mori_gemm_ar contributors
+"""A selection of waves: its registers, and the memory operations that generated code calls."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mori_gemm_ar.emulator.emit import Binding
+from mori_gemm_ar.emulator.memory import from_rows, modify, to_rows
+from mori_gemm_ar.emulator.memory_ops import Access
+from mori_gemm_ar.emulator.translate import Segment
+from mori_gemm_ar.errors import EmulatorError, MemoryFault
+
+if TYPE_CHECKING:
+    from mori_gemm_ar.emulator.pool import Pool
+
+_VIEW = {"u": np.uint32, "i": np.int32, "f": np.float32, "w": np.uint16, "j": np.int16, "h": np.float16}
+_ITEM = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
+
+
+def gather_bytes(memory: np.ndarray, index: np.ndarray, nbytes: int) -> np.ndarray:
+    """Items at byte positions of a uint8 array."""
+    if nbytes != 12 and not (index & (nbytes - 1)).any():
+        return memory.view(_ITEM[nbytes])[index // nbytes]
+    if not (index & 3).any():
+        words = memory.view(np.uint32)
+        parts = [words[(index >> 2) + i] for i in range(nbytes // 4)]
+        return np.stack(parts, axis=1).reshape(-1)
+    parts = [memory[index + i] for i in range(nbytes)]
+    raw = np.stack(parts, axis=1).reshape(-1)
+    return raw.view(_ITEM[nbytes if nbytes < 4 else 4])
+
+
+def scatter_bytes(memory: np.ndarray, index: np.ndarray, access: Access, items: np.ndarray) -> None:
+    """Write items at byte positions of a uint8 array."""
+    nbytes = access.nbytes
+    if nbytes != 12 and not (index & (nbytes - 1)).any():
+        memory.view(_ITEM[nbytes])[index // nbytes] = items
+        return
+    raw = np.ascontiguousarray(items).view(np.uint8).reshape(len(index), nbytes)
+    for i in range(nbytes):
+        memory[index + i] = raw[:, i]
+
+
+class Group:
+    """A selection of waves that run one segment together; also what generated code calls for memory access."""
+
+    __slots__ = ("_bound", "dense", "n", "pool", "sel", "waves")
+
+    def __init__(self, pool: Pool, waves: np.ndarray) -> None:
+        self.pool = pool
+        self.waves = waves
+        self.n = len(waves)
+        self.dense = int(waves[-1]) - int(waves[0]) + 1 == self.n
+        self.sel = slice(int(waves[0]), int(waves[-1]) + 1) if self.dense else waves
+        self._bound: dict[tuple[str, int], np.ndarray] = {}
+
+    # ---- registers -------------------------------------------------------------------------------------------
+    def bind(self, segment: Segment) -> tuple:
+        """Arrays for the names of a segment; views of the register file when the waves are contiguous."""
+        if self.dense:
+            key = (segment.number, int(self.waves[0]), int(self.waves[-1]))
+            cached = self.pool.bound.get(key)
+            if cached is None:
+                cached = self.pool.bound[key] = tuple(self._array(b) for b in segment.bindings)
+            return cached
+        self._bound = {}
+        return tuple(self._array(b) for b in segment.bindings)
+
+    def _base(self, file: str, index: int) -> np.ndarray:
+        pool = self.pool
+        source = {"v": lambda: pool.V[index], "s": lambda: pool.S[index], "scc": lambda: pool.scc}[file]()
+        if self.dense:
+            return source[self.sel]
+        key = (file, index)
+        if key not in self._bound:
+            self._bound[key] = source[self.sel]
+        return self._bound[key]
+
+    def _array(self, b: Binding) -> np.ndarray:
+        if b.file == "scc":
+            return self._base("scc", 0)
+        if b.file == "v":
+            row = self._base("v", b.index).view(_VIEW[b.view])
+            return row if b.half < 0 else row[:, b.half :: 2]
+        pair = self._base("s", b.index >> 1)
+        value = pair.view(np.uint64)[:, 0] if b.file == "p" else pair[:, b.index & 1].view(_VIEW[b.view])
+        return value[:, None] if b.column else value
+
+    def write_back_registers(self, segment: Segment) -> None:
+        """Copy what a segment wrote back to the register file (waves that are not contiguous)."""
+        if self.dense:
+            return
+        pool = self.pool
+        for file, index in segment.written:
+            key = (file, index >> 1) if file == "s" else (file, index)
+            if key in self._bound:
+                target = {"v": pool.V, "s": pool.S}[file][key[1]] if file != "scc" else pool.scc
+                target[self.sel] = self._bound[key]
+
+    # ---- facts -----------------------------------------------------------------------------------------------
+    def gpus(self) -> np.ndarray:
+        """GPU of each wave."""
+        return self.pool.wave_gpu[self.sel]
+
+    def xcc_id(self) -> np.ndarray:
+        """XCD of each wave: workgroups are dealt round-robin to eight dies."""
+        return self.pool.wave_xcd[self.sel].astype(np.uint32)
+
+    def clock(self) -> int:
+        """`s_memrealtime`: ticks of 10 ns."""
+        return self.pool.node.clock.ticks
+
+    def where(self, site: int, wave: int) -> str:
+        """`kernel k_0, line 12: global_load_dword ..., GPU 1, workgroup (0, 0, 0), wave 3`."""
+        pool = self.pool
+        number = int(self.waves[wave])
+        instruction = pool.program.instruction(site)
+        return f"kernel {pool.program.kernel.name}, {instruction}, {pool.describe_wave(number)}"
+
+    def note_poll(self, k, address: np.ndarray) -> None:
+        """Remember what a wave reads in a scoped load, for the watchdog."""
+        full = np.broadcast_to(address, (self.n, 64))
+        if k is True:
+            self.pool.polled[self.sel] = full[:, 0]
+            return
+        active = k.any(axis=1)
+        first = full[np.arange(self.n), k.argmax(axis=1)]
+        self.pool.polled[self.waves[active]] = first[active]
+
+    # ---- global memory ---------------------------------------------------------------------------------------
+    def load(self, site: int, k, address, access: Access, rows, policy: int) -> None:
+        """Vector load."""
+        self.pool.memory.load(self, site, k, address, access, rows, policy)
+
+    def store(self, site: int, k, address, access: Access, rows, policy: int) -> None:
+        """Vector store."""
+        self.pool.memory.store(self, site, k, address, access, rows, policy)
+
+    def atomic(self, site: int, k, address, operation: str, wide: bool, data, rows, policy: int) -> None:
+        """Vector read-modify-write."""
+        self.pool.memory.atomic(self, site, k, address, operation, wide, data, rows, policy)
+
+    def scalar_load(self, site: int, address, count: int) -> np.ndarray:
+        """Scalar load."""
+        return self.pool.memory.scalar_load(self, site, address, count)
+
+    def write_back(self, site: int, policy: int) -> None:
+        """`buffer_wbl2`."""
+        self.pool.memory.write_back(self, site, policy)
+
+    def invalidate(self, site: int, policy: int) -> None:
+        """`buffer_inv`."""
+        self.pool.memory.invalidate(self, site, policy)
+
+    def wait_memory(self, vmcnt: int) -> None:
+        """`s_waitcnt vmcnt`."""
+        self.pool.memory.wait(self, vmcnt)
+
+    # ---- buffers ---------------------------------------------------------------------------------------------
+    def _buffer(self, base, records, lane_offset, scalar_offset, immediate: int):
+        """Address of each lane, its offset in the buffer, and the size of the buffer."""
+        if ((base >> np.uint64(48)) & np.uint64(0x3FFF)).any():
+            raise EmulatorError(f"kernel {self.pool.program.kernel.name}: structured buffers are not modelled")
+        offset = np.uint64(immediate) if lane_offset is None else lane_offset.astype(np.uint64) + np.uint64(immediate)
+        offset = offset + np.asarray(scalar_offset).astype(np.uint64).reshape(-1, 1)
+        start = (base & np.uint64(0xFFFFFFFFFFFF))[:, None]
+        limit = (records & np.uint64(0xFFFFFFFF))[:, None]
+        offset = np.broadcast_to(offset, (self.n, 64))
+        return start + offset, offset, limit
+
+    def buffer_load(
+        self, site: int, k, base, records, lane_offset, scalar_offset, immediate, access, rows, policy
+    ) -> None:
+        """Vector load through a descriptor; dwords past its end read 0."""
+        address, offset, limit = self._buffer(base, records, lane_offset, scalar_offset, immediate)
+        inside = offset + np.uint64(access.nbytes) <= limit
+        if inside.all():
+            return self.load(site, k, address, access, rows, policy)
+        for n, row in enumerate(rows):
+            part = Access(min(4, access.nbytes), 1, access.signed, access.half)
+            valid = offset + np.uint64(4 * n + part.nbytes) <= limit
+            np.copyto(row, row.dtype.type(0), where=k)
+            self.load(site, valid if k is True else valid & k, address + np.uint64(4 * n), part, (row,), policy)
+        return None
+
+    def buffer_store(
+        self, site: int, k, base, records, lane_offset, scalar_offset, immediate, access, rows, policy
+    ) -> None:
+        """Vector store through a descriptor; dwords past its end are dropped."""
+        address, offset, limit = self._buffer(base, records, lane_offset, scalar_offset, immediate)
+        inside = offset + np.uint64(access.nbytes) <= limit
+        if inside.all():
+            return self.store(site, k, address, access, rows, policy)
+        for n, row in enumerate(rows):
+            part = Access(min(4, access.nbytes), 1, access.signed, access.half)
+            valid = offset + np.uint64(4 * n + part.nbytes) <= limit
+            self.store(site, valid if k is True else valid & k, address + np.uint64(4 * n), part, (row,), policy)
+        return None
+
+    def scalar_buffer_load(self, site: int, base, records, offset, count: int) -> np.ndarray:
+        """Scalar load through a descriptor; dwords past its end read 0."""
+        offset = np.broadcast_to(offset, (self.n,))
+        limit = records & np.uint64(0xFFFFFFFF)
+        out = np.zeros((self.n, count), np.uint32)
+        for c in range(count):
+            valid = offset + np.uint64(4 * c + 4) <= limit
+            if valid.all():
+                address = (base & np.uint64(0xFFFFFFFFFFFF)) + offset + np.uint64(4 * c)
+                out[:, c] = self.scalar_load(site, address, 1)[:, 0]
+            elif valid.any():
+                raise EmulatorError(f"{self.where(site, 0)}: waves disagree about the end of a buffer")
+        return out
+
+    # ---- LDS and scratch -------------------------------------------------------------------------------------
+    def _lds_index(self, site: int, k, address, access: Access) -> np.ndarray:
+        """Byte position of each active lane in the pool's LDS."""
+        pool = self.pool
+        address = np.broadcast_to(address, (self.n, 64)).astype(np.int64)
+        flat = address + pool.wave_lds[self.sel][:, None]
+        high = address if k is True else address[k]
+        if high.size and int(high.max()) + access.nbytes > pool.lds_bytes:
+            wave, lane = np.argwhere((address + access.nbytes > pool.lds_bytes) & (True if k is True else k))[0]
+            raise MemoryFault(
+                f"{self.where(site, int(wave))}, lane {lane}: LDS access at {int(address[wave, lane]):#x} "
+                f"must lie below {pool.lds_bytes:#x}"
+            )
+        return flat.reshape(-1) if k is True else flat[k]
+
+    def lds_load(self, site: int, k, address, access: Access, rows) -> None:
+        """LDS read."""
+        index = self._lds_index(site, k, address, access)
+        if len(index):
+            self.pool.memory.deliver(k, rows, to_rows(gather_bytes(self.pool.lds, index, access.nbytes), access))
+
+    def lds_store(self, site: int, k, address, access: Access, rows) -> None:
+        """LDS write."""
+        index = self._lds_index(site, k, address, access)
+        if len(index):
+            scatter_bytes(self.pool.lds, index, access, from_rows(self.pool.memory.collect(self, k, rows), access))
+
+    def lds_atomic(self, site: int, k, address, operation: str, data, rows) -> None:
+        """LDS read-modify-write, lane by lane."""
+        access = Access(4, 1)
+        index = self._lds_index(site, k, address, access)
+        full = [np.broadcast_to(d, (self.n, 64)) for d in data]
+        values = self.pool.memory.collect(self, k, full)
+        old = np.empty(len(index), np.uint32)
+        words = self.pool.lds.view(np.uint32)
+        for lane, position in enumerate(index.tolist()):
+            old[lane] = words[position >> 2]
+            words[position >> 2] = modify(operation, old[lane], [v[lane] for v in values])
+        if rows is not None and len(index):
+            self.pool.memory.deliver(k, rows, [old])
+
+    def _scratch_index(self, site: int, k, offset, access: Access) -> np.ndarray:
+        pool = self.pool
+        offset = np.broadcast_to(offset, (self.n, 64)).astype(np.int64)
+        if int(offset.max()) + access.nbytes > pool.scratch_bytes:
+            raise MemoryFault(f"{self.where(site, 0)}: scratch access must lie below {pool.scratch_bytes:#x}")
+        lane = np.asarray(self.waves)[:, None] * 64 + np.arange(64)
+        flat = lane * pool.scratch_bytes + offset
+        return flat.reshape(-1) if k is True else flat[k]
+
+    def scratch_load(self, site: int, k, offset, access: Access, rows) -> None:
+        """Read of a lane's private memory."""
+        index = self._scratch_index(site, k, offset, access)
+        if len(index):
+            self.pool.memory.deliver(k, rows, to_rows(gather_bytes(self.pool.scratch, index, access.nbytes), access))
+
+    def scratch_store(self, site: int, k, offset, access: Access, rows) -> None:
+        """Write of a lane's private memory."""
+        index = self._scratch_index(site, k, offset, access)
+        if len(index):
+            scatter_bytes(self.pool.scratch, index, access, from_rows(self.pool.memory.collect(self, k, rows), access))

@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 mori_gemm_ar contributors
+"""Kernels to Python: each straight-line segment becomes one function over all waves that stand at its start.
+
+A segment ends at a branch, a barrier, the end of the program, a sleep, a label, or after a write to EXEC, so that the
+execution mask is constant inside it.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+
+from mori_gemm_ar.emulator import helpers, matrix_ops, memory_ops, packed_ops, scalar_ops, vector_ops
+from mori_gemm_ar.emulator.emit import HANDLERS, Binding, Emitter
+from mori_gemm_ar.errors import IsaError
+from mori_gemm_ar.isa import EXEC, Instruction, Kernel, basic_blocks
+from mori_gemm_ar.isa.cfg import is_branch
+
+assert memory_ops and packed_ops, "imported for their handlers"
+
+
+class Ending(enum.Enum):
+    """How a segment hands over control."""
+
+    FALL = enum.auto()  # continues with the next segment
+    JUMP = enum.auto()  # unconditional branch
+    BRANCH = enum.auto()  # per-wave condition
+    BARRIER = enum.auto()  # waits for the workgroup
+    SLEEP = enum.auto()  # yields, then continues
+    END = enum.auto()  # the wave is done
+
+
+@dataclass(slots=True)
+class Segment:
+    """One translated segment. `waits` marks the body of a polling loop."""
+
+    number: int
+    start: int
+    end: int
+    ending: Ending
+    condition: str = ""
+    target: int = -1
+    waits: bool = False
+    bindings: tuple[Binding, ...] = ()
+    written: frozenset[tuple[str, int]] = frozenset()
+    masked: bool = True
+    function: Callable | None = None
+
+
+@dataclass(slots=True)
+class Program:
+    """A translated kernel."""
+
+    kernel: Kernel
+    segments: list[Segment]
+    vector_registers: int
+    source: str = field(repr=False, default="")
+
+    def instruction(self, index: int) -> Instruction:
+        """The instruction at a position, for reports."""
+        return self.kernel.instructions[index]
+
+
+_BRANCHES = {
+    "s_cbranch_scc0",
+    "s_cbranch_scc1",
+    "s_cbranch_vccz",
+    "s_cbranch_vccnz",
+    "s_cbranch_execz",
+    "s_cbranch_execnz",
+}
+_POLLS = re.compile(r"^(s_sleep|s_memrealtime|s_memtime|(global|flat)_atomic_)")
+_WORKS = re.compile(r"(_store_|^ds_|^v_mfma|^buffer_store|_atomic_pk)")
+
+
+def _writes_exec(i: Instruction) -> bool:
+    if "saveexec" in i.name or i.name.startswith("v_cmpx"):
+        return True
+    if not i.operands or not i.name.startswith("s_") or i.name.startswith(("s_cmp", "s_bitcmp", "s_store")):
+        return False
+    reg = i.operands[0].reg
+    return reg is not None and matrix_ops.overlap(reg, EXEC)
+
+
+def _ending(i: Instruction) -> tuple[Ending, str]:
+    if i.name == "s_branch":
+        return Ending.JUMP, ""
+    if i.name in _BRANCHES:
+        return Ending.BRANCH, i.name.removeprefix("s_cbranch_")
+    if is_branch(i):
+        raise IsaError(f"{i}: this branch is not modelled")
+    simple = {"s_barrier": Ending.BARRIER, "s_endpgm": Ending.END, "s_sleep": Ending.SLEEP}
+    return simple.get(i.name, Ending.FALL), ""
+
+
+def _split(kernel: Kernel) -> list[Segment]:
+    starts = []
+    for block in basic_blocks(kernel):
+        starts.append(block.start)
+        for index in range(block.start, block.end - 1):
+            i = kernel.instructions[index]
+            if _ending(i)[0] is not Ending.FALL or _writes_exec(i):
+                starts.append(index + 1)
+    starts = sorted(set(starts))
+    number = {start: n for n, start in enumerate(starts)}
+    segments = []
+    for n, start in enumerate(starts):
+        end = starts[n + 1] if n + 1 < len(starts) else len(kernel.instructions)
+        last = kernel.instructions[end - 1]
+        ending, condition = _ending(last)
+        segment = Segment(n, start, end, ending, condition)
+        if last.target:
+            segment.target = number[kernel.labels[last.target]]
+        segments.append(segment)
+    return segments
+
+
+def _mark_waits(kernel: Kernel, segments: list[Segment]) -> None:
+    """A polling loop repeats a scoped load, an atomic, a sleep or a clock read, and does no other work."""
+    for last in segments:
+        if last.ending not in (Ending.JUMP, Ending.BRANCH) or last.target > last.number:
+            continue
+        body = [kernel.instructions[i] for i in range(segments[last.target].start, last.end)]
+        polls = any(_POLLS.match(i.name) or ("_load_" in i.name and (i.has("sc0") or i.has("sc1"))) for i in body)
+        if polls and not any(_WORKS.search(i.name) for i in body):
+            for segment in segments[last.target : last.number + 1]:
+                segment.waits = True
+
+
+def _emit_segment(kernel: Kernel, segment: Segment, weak: bool) -> Emitter:
+    emitter = Emitter(weak=weak)
+    for index in range(segment.start, segment.end):
+        i = kernel.instructions[index]
+        if i.name in ("s_barrier", "s_endpgm", "s_sleep") or is_branch(i):
+            continue
+        handler = HANDLERS.get(i.name)
+        if handler is None:
+            raise IsaError(f"kernel {kernel.name!r}, {i}: instruction {i.name!r} is not known to the emulator")
+        if emitter.pending and not i.name.startswith("v_mfma") and matrix_ops.conflicts(emitter.pending, i):
+            matrix_ops.flush(emitter)
+        try:
+            handler(emitter, i)
+        except IsaError as error:
+            raise IsaError(f"kernel {kernel.name!r}, {i}: {error}") from None
+    if emitter.pending:
+        matrix_ops.flush(emitter)
+    return emitter
+
+
+_NAMESPACE = {
+    **{name: getattr(helpers, name) for name in dir(helpers) if not name.startswith("_")},
+    **scalar_ops.scalar_namespace(),
+    **vector_ops.vector_namespace(),
+    "np": np,
+    "multiply_add": matrix_ops.multiply_add,
+}
+
+
+@lru_cache(maxsize=64)
+def _translate(sha: str, weak: bool, holder: _Holder) -> Program:
+    kernel = holder.kernel
+    segments = _split(kernel)
+    _mark_waits(kernel, segments)
+    namespace = dict(_NAMESPACE)
+    sources, highest = [], 0
+    for segment in segments:
+        emitter = _emit_segment(kernel, segment, weak)
+        bindings = tuple(emitter.bindings.values())
+        lines = list(emitter.lines)
+        if any(re.search(r"\bscc\b", line) for line in lines):
+            bindings += (Binding("scc", 0),)
+        for name, value in emitter.constants.items():
+            namespace[f"{name}_{segment.number}"] = value
+        body = "\n    ".join(lines) or "pass"
+        for name in sorted(emitter.constants, key=len, reverse=True):
+            body = re.sub(rf"\b{re.escape(name)}\b", f"{name}_{segment.number}", body)
+        unpacking = "".join(f"{b.name if b.file != 'scc' else 'scc'}, " for b in bindings)
+        head = f"({unpacking}) = R\n    " if bindings else ""
+        sources.append(f"def segment_{segment.number}(R, k, n, g):\n    {head}k0 = k\n    {body}\n")
+        segment.bindings = bindings
+        segment.written = frozenset(
+            emitter.written | ({("scc", 0)} if any("scc[" in line for line in lines) else set())
+        )
+        segment.masked = any(re.search(r"\bk\b", line) for line in lines)
+        highest = max([highest, *(b.index + 1 for b in bindings if b.file == "v")])
+    source = "\n".join(sources)
+    exec(compile(source, f"<{kernel.name} {sha[:8]}>", "exec"), namespace)
+    for segment in segments:
+        segment.function = namespace[f"segment_{segment.number}"]  # type: ignore[assignment]
+    return Program(kernel, segments, max(highest, 3), source)
+
+
+class _Holder:
+    """Carries a kernel through the cache: equal when the instructions are equal."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+
+    def __hash__(self) -> int:
+        return hash(self.kernel.sha)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Holder) and self.kernel.sha == other.kernel.sha
+
+
+def translate(kernel: Kernel, weak: bool = False) -> Program:
+    """Translate a kernel; equal instruction text is translated once per process.
+
+    Raises `IsaError` for a mnemonic, modifier or operand that is not modelled.
+    """
+    return _translate(kernel.sha, weak, _Holder(kernel))
