@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 mori_gemm_ar contributors
+"""From a config to a code object. Imports FlyDSL: import this module on demand only."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any
+
+import flydsl.compiler as flyc
+import flydsl.expr as fx
+
+from mori_gemm_ar.compile.backend import ARCH, FLYDSL_VERSION, compile_isa
+from mori_gemm_ar.compile.store import CodeObject, content_key, isa_digest, source_digest
+from mori_gemm_ar.errors import CompileError, ConfigError, MoriGemmArError
+from mori_gemm_ar.isa import parse_isa
+from mori_gemm_ar.kernels.allreduce import all_reduce_kernel
+from mori_gemm_ar.kernels.kernel import DeviceKernel
+from mori_gemm_ar.layout import AllReduceConfig
+
+_KERNELS: dict[type, Callable[[Any], DeviceKernel]] = {AllReduceConfig: all_reduce_kernel}
+
+
+def build(config: Any) -> CodeObject:
+    """Compile the kernel of a config; equal configs give equal text.
+
+    Raises ConfigError for a config that has no kernel and CompileError when FlyDSL fails.
+    """
+    factory = _KERNELS.get(type(config))
+    if factory is None:
+        names = ", ".join(sorted(kind.__name__ for kind in _KERNELS))
+        raise ConfigError(f"config={config!r} must be one of {names}; only those have a kernel")
+    return build_kernel(factory(config), key=content_key(config.key), config=_config_fields(config))
+
+
+def build_kernel(kernel: DeviceKernel, key: str, config: Mapping[str, Any] | None = None) -> CodeObject:
+    """Compile one kernel under a key of the caller's choice; `config` goes into the manifest."""
+    try:
+        isa = compile_isa(_launcher(kernel), *_placeholders(kernel), waves_per_simd=kernel.waves_per_simd)
+    except MoriGemmArError:
+        raise
+    except Exception as error:
+        raise CompileError(f"kernel={kernel.name} must compile for {ARCH}, but FlyDSL failed: {error}") from error
+    return CodeObject(key=key, kernel=kernel.name, isa=isa, manifest=_manifest(kernel, isa, dict(config or {})))
+
+
+def _launcher(kernel: DeviceKernel) -> Any:
+    # The placeholder keeps FlyDSL from launching. The grid is no kernel argument, so any value will do.
+    @flyc.jit
+    def launch(arguments, placeholder: fx.Pointer, grid: fx.Int32):  # type: ignore[no-untyped-def]
+        kernel.function(arguments).launch(grid=(grid, 1, 1), block=(kernel.threads, 1, 1))
+
+    return launch
+
+
+def _placeholders(kernel: DeviceKernel) -> tuple[Any, ...]:
+    zeros = dict.fromkeys(kernel.argument_types, 0)
+    return kernel.arguments(**zeros), flyc.from_c_void_p(fx.Int8, None), 1
+
+
+def _config_fields(config: Any) -> dict[str, Any]:
+    fields: dict[str, Any] = {"type": type(config).__name__, "key": config.key}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        fields[field.name] = value.name if isinstance(value, Enum) else value
+    return fields
+
+
+def _manifest(kernel: DeviceKernel, isa: str, config: dict[str, Any]) -> dict[str, Any]:
+    code = parse_isa(isa).kernel(kernel.name)
+    types = kernel.argument_types
+    if len(code.args) != len(types):
+        raise CompileError(f"kernel={kernel.name} must take {len(types)} arguments, but its ISA takes {len(code.args)}")
+    arguments = []
+    for (name, kind), slot in zip(types.items(), code.args, strict=True):
+        if slot.size * 8 != int(kind[1:]):
+            raise CompileError(f"kernel={kernel.name}: argument {name} must be {kind}, but has {slot.size} bytes")
+        arguments.append({"name": name, "type": kind, "offset": slot.offset, "size": slot.size})
+    return {
+        "config": config,
+        "arguments": arguments,
+        "arch": ARCH,
+        "flydsl": FLYDSL_VERSION,
+        "sources": source_digest(),
+        "isa_sha256": isa_digest(isa),
+        "resources": {
+            "threads": kernel.threads,
+            "instructions": len(code.instructions),
+            "vgpr": code.metadata["vgpr_count"],
+            "sgpr": code.metadata["sgpr_count"],
+            "agpr": code.metadata["agpr_count"],
+            "vgpr_spills": code.metadata["vgpr_spill_count"],
+            "sgpr_spills": code.metadata["sgpr_spill_count"],
+            "scratch_bytes": code.scratch_bytes,
+            "lds_bytes": code.lds_bytes,
+        },
+    }
