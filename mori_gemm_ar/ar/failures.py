@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 mori_gemm_ar contributors
+"""From the error record that a kernel wrote to the exception that the host raises."""
+
+from __future__ import annotations
+
+import struct
+
+from mori_gemm_ar.errors import CollectiveError, CollectiveMismatch, CollectiveTimeout
+from mori_gemm_ar.layout.allreduce import ERROR_WORDS, ErrorStatus, ErrorWord, Phase, decode_tag, error_words
+
+_PHASES = {
+    Phase.ENTRY: "entry barrier (all inputs are there)",
+    Phase.MIDDLE: "middle barrier (all slices are reduced)",
+    Phase.LEAVE: "exit barrier (all inputs are read)",
+}
+
+
+def _call(tag: int) -> str:
+    call = decode_tag(tag)
+    return f"{call.numel} x {call.dtype.label}, {call.stage.value}-stage"
+
+
+def failure_of(record: bytes, timeout_s: float) -> CollectiveError | None:
+    """The exception that an error record stands for, or None while it is clear."""
+    words = error_words(struct.unpack(f"<{ERROR_WORDS}I", record))
+    status = words[ErrorWord.STATUS]
+    if status == ErrorStatus.NONE:
+        return None
+    phase = _PHASES[Phase(words[ErrorWord.PHASE])]
+    rank, peer, block = words[ErrorWord.RANK], words[ErrorWord.PEER], words[ErrorWord.BLOCK]
+    expected, seen = words[ErrorWord.EXPECTED_EPOCH], words[ErrorWord.SEEN_EPOCH]
+    if status == ErrorStatus.TIMEOUT:
+        return CollectiveTimeout(
+            f"rank {rank} waited {timeout_s:g} s for rank {peer} at the {phase}, block {block}: "
+            f"expected call {expected}, saw call {seen}; rank {peer} is dead, stuck or too slow; "
+            f"create a new op, with a larger timeout_s if it is slow"
+        )
+    mine, theirs = _call(words[ErrorWord.EXPECTED_TAG]), _call(words[ErrorWord.SEEN_TAG])
+    return CollectiveMismatch(
+        f"rank {rank} called all-reduce with {mine}, but rank {peer} with {theirs}, at the {phase}, "
+        f"call {expected}; all ranks must make the same calls in the same order; create a new op"
+    )

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 mori_gemm_ar contributors
+"""Targets, launches, symmetric memory, and worlds of ranks."""
+
+from mori_gemm_ar.runtime.group import Group, agree, require_equal
+from mori_gemm_ar.runtime.launch import Buffer, Launch, Pipeline, kernel_of, pack_arguments
+from mori_gemm_ar.runtime.local_world import LocalWorld, RankContext, RankOutcome
+from mori_gemm_ar.runtime.resource import Resource, Rollback
+from mori_gemm_ar.runtime.symmetric import Communicator
+from mori_gemm_ar.runtime.target import Recording, Target
+
+__all__ = [
+    "Buffer",
+    "Communicator",
+    "Group",
+    "Launch",
+    "LocalWorld",
+    "Pipeline",
+    "RankContext",
+    "RankOutcome",
+    "Recording",
+    "Resource",
+    "Rollback",
+    "Target",
+    "agree",
+    "kernel_of",
+    "pack_arguments",
+    "require_equal",
+]

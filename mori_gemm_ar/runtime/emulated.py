@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 mori_gemm_ar contributors
+"""The emulated target: launches go to an emulated node, memory is this process's own."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Protocol
+
+from mori_gemm_ar.emulator import TICKS_PER_SECOND, KernelLaunch, MemoryRegion, Node, translate
+from mori_gemm_ar.errors import ConfigError
+from mori_gemm_ar.runtime.launch import Launch, Pipeline, kernel_of
+from mori_gemm_ar.runtime.symmetric import Communicator
+
+DEFAULT_TIMEOUT_S = 300.0  # emulated kernels are slow, not stuck
+
+
+class Host(Protocol):
+    """What the emulated target needs of the world it lives in."""
+
+    node: Node
+    rank: int
+    size: int
+
+    def wait(self, what: str, condition: Callable[[], bool]) -> None:
+        """Let others run until `condition()` holds."""
+
+    def exchange(self, step: str, value: object) -> list[object]:
+        """One value from every rank."""
+
+
+class EmulatedRecording:
+    """Pipelines recorded on one target."""
+
+    def __init__(self, target: EmulatedTarget) -> None:
+        self._target = target
+        self.pipelines: list[Pipeline] = []
+        self.finished = False
+
+    @property
+    def launches(self) -> tuple[Launch, ...]:
+        """All recorded launches in order."""
+        return tuple(launch for pipeline in self.pipelines for launch in pipeline.launches)
+
+    def replay(self) -> None:
+        """Run the recorded launches and wait for them; the caller keeps the tensors alive."""
+        if not self.finished:
+            raise ConfigError("recording must be finished before replay; leave its `with` block first")
+        for pipeline in self.pipelines:
+            self._target.submit(pipeline)
+        self._target.settle()
+
+
+class EmulatedTarget:
+    """One rank's GPU on the emulated node, with a stream of its own while it has work there."""
+
+    name = "emulated"
+    torch_device = "cpu"
+    default_timeout_s = DEFAULT_TIMEOUT_S
+    ticks_per_second = TICKS_PER_SECOND
+    records_copies = False
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._recording: EmulatedRecording | None = None
+        self._communicator: Communicator | None = None
+        self._stream = self._pending = 0
+
+    @property
+    def recording(self) -> bool:
+        """Whether launches are being recorded instead of run."""
+        return self._recording is not None
+
+    def communicator(self, per_rank_bytes: int) -> Communicator:
+        """Collective: flat memory of `per_rank_bytes` per rank."""
+        host = self._host
+        unique = host.exchange("communicator", Communicator.get_unique_id() if host.rank == 0 else None)[0]
+        self._communicator = Communicator.init(
+            host.size,
+            host.rank,
+            unique,  # type: ignore[arg-type]
+            -(-per_rank_bytes // 65536) * 65536,
+            regions=host.node.regions,
+            meet=self._meet,
+        )
+        return self._communicator
+
+    def _meet(self) -> None:
+        self._host.exchange("barrier", None)
+
+    def submit(self, pipeline: Pipeline) -> None:
+        """Queue a pipeline; its buffers are known memory until it has run."""
+        if self._recording is not None:
+            self._recording.pipelines.append(pipeline)
+            return
+        if not pipeline.launches:
+            return
+        node, rank = self._host.node, self._host.rank
+        kernels = [kernel_of(launch.code) for launch in pipeline.launches]
+        for kernel in kernels:
+            translate(kernel)  # what the emulator does not know is the caller's error, before anything is queued
+        regions = [MemoryRegion(f"{b.name} of rank {rank}", b.address, b.nbytes, rank) for b in pipeline.buffers]
+        for region in regions:
+            node.regions.add(region)
+        if not self._pending:
+            self._stream = node.free_stream(rank)
+        last = len(kernels) - 1
+        for position, (kernel, launch) in enumerate(zip(kernels, pipeline.launches, strict=True)):
+            done = partial(self._done, regions if position == last else [])
+            arguments = (launch.grid, launch.block, launch.arguments, launch.name, done)
+            node.submit(rank, KernelLaunch(kernel, *arguments), self._stream)
+        self._pending += len(kernels)
+
+    def _done(self, regions: list[MemoryRegion]) -> None:
+        self._pending -= 1
+        for region in regions:
+            self._host.node.regions.remove(region)
+
+    def synchronize(self) -> None:
+        """Wait until this target's stream is drained."""
+        self._host.wait("the stream to drain", lambda: self._pending == 0)
+
+    def settle(self) -> None:
+        """CPU tensors have no stream: wait, except while recording."""
+        if self._recording is None:
+            self.synchronize()
+
+    def fill(self, address: int, nbytes: int, value: int) -> None:
+        """Set bytes."""
+        ctypes.memset(address, value, nbytes)
+
+    def read(self, address: int, nbytes: int) -> bytes:
+        """Copy of bytes."""
+        return ctypes.string_at(address, nbytes)
+
+    def write(self, address: int, data: bytes) -> None:
+        """Write bytes."""
+        ctypes.memmove(address, data, len(data))
+
+    def tensor_memory(self, address: int, nbytes: int) -> memoryview:
+        """Window memory; stays valid as long as the view lives."""
+        if self._communicator is None:
+            raise ConfigError("communicator must be created before its memory is viewed")
+        return self._communicator.memory.view(address, nbytes)
+
+    @contextmanager
+    def record(self) -> Iterator[EmulatedRecording]:
+        """Record launches instead of running them."""
+        if self._recording is not None:
+            raise ConfigError("recording must not be nested; finish the first one")
+        self._recording = recording = EmulatedRecording(self)
+        try:
+            yield recording
+        finally:
+            self._recording = None
+            recording.finished = True
