@@ -9,6 +9,7 @@ checked against the region table first. LDS and scratch live in the pool.
 from __future__ import annotations
 
 import ctypes
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -215,13 +216,18 @@ class FunctionalMemory:
             pairs = zip(values[::2], values[1::2], strict=True)
             values = [low.astype(np.uint64) | high.astype(np.uint64) << np.uint64(32) for low, high in pairs]
         old: np.ndarray = np.empty(len(flat), _TYPES[size])
-        for lane in range(len(flat)):
-            where = flat[lane : lane + 1]
-            old[lane] = current = self.space.gather(where, size)[0]
-            new = modify(operation, current, [v[lane] for v in values])
-            self.space.scatter(where, size, np.asarray([new], dtype=old.dtype))
+        with self.exclusive(flat):
+            for lane in range(len(flat)):
+                where = flat[lane : lane + 1]
+                old[lane] = current = self.space.gather(where, size)[0]
+                new = modify(operation, current, [v[lane] for v in values])
+                self.space.scatter(where, size, np.asarray([new], dtype=old.dtype))
         if rows is not None:
             self.deliver(k, rows, to_rows(old, Access(size, size // 4)))
+
+    def exclusive(self, addresses: np.ndarray) -> AbstractContextManager[object]:
+        """Held around a read-modify-write; memory that other processes map needs a lock here."""
+        return nullcontext()
 
     def _check_home(self, g: Group, site: int, k, flat: np.ndarray) -> None:
         """Read-modify-write of peer memory is forbidden (rule 6 of the publication rules)."""

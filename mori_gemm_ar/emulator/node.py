@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 mori_gemm_ar contributors
-"""An emulated node: GPUs with in-order streams, one virtual clock, and the watchdog."""
+"""An emulated node: GPUs with in-order streams, one clock, and the watchdog."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
@@ -25,15 +26,40 @@ _ROUND_TICKS = 10
 _PATIENCE_TICKS = 48 * 3600 * TICKS_PER_SECOND
 
 
+class Clock(Protocol):
+    """What `s_memrealtime` reads, and what happens when no wave can progress."""
+
+    @property
+    def ticks(self) -> int:
+        """Now, in ticks of 10 ns."""
+
+    def advance(self) -> None:
+        """A round in which something moved has passed."""
+
+    def idle(self, horizon: int | None) -> int:
+        """A round in which nothing moved has passed; returns the ticks that were let pass, up to `horizon`."""
+
+
 class VirtualClock:
-    """Time that moves a little with every round and jumps when nobody can progress."""
+    """Time that moves a little with every round and jumps, ever further, while nobody can progress."""
 
     def __init__(self) -> None:
         self.ticks = 1_000_000
+        self._idle_rounds = 0
 
-    def seconds(self) -> float:
-        """Virtual seconds since the node started."""
-        return self.ticks / TICKS_PER_SECOND
+    def advance(self) -> None:
+        """Move by one round."""
+        self._idle_rounds = 0
+        self.ticks += _ROUND_TICKS
+
+    def idle(self, horizon: int | None) -> int:
+        """Jump, so that budgets run out at no cost."""
+        self._idle_rounds += 1
+        jump = _ROUND_TICKS << min(self._idle_rounds, 40)
+        if horizon is not None:
+            jump = max(0, min(jump, horizon - self.ticks))
+        self.ticks += jump
+        return jump
 
 
 @dataclass(slots=True)
@@ -129,22 +155,27 @@ class Node:
     """`gpus` emulated GPUs that share one address space.
 
     residency: workgroups of one kernel that a GPU holds at a time. window: waves that one NumPy operation covers.
-    Not thread-safe: one caller at a time drives it.
+    clock: virtual unless given. A GPU is any number that `submit` names. Not thread-safe: one caller drives it.
     """
 
     def __init__(
-        self, gpus: int, *, residency: int = 32, window: int = 128, memory: FunctionalMemory | None = None
+        self,
+        gpus: int,
+        *,
+        residency: int = 32,
+        window: int = 128,
+        memory: FunctionalMemory | None = None,
+        clock: Clock | None = None,
     ) -> None:
         keep_freed_pages()
         self.gpus, self.residency, self.window = gpus, residency, window
         self.regions = memory.regions if memory else RegionTable()
         self.memory = memory or FunctionalMemory(self.regions)
-        self.clock = VirtualClock()
+        self.clock = clock or VirtualClock()
         self.failure: Exception | None = None
         self._streams: dict[tuple[int, int], _Stream] = {}
         self._pools: dict[tuple[str, int, int], Pool] = {}
         self._dispatches: dict[int, list[Dispatch]] = {}
-        self._idle_rounds = 0
         self._idle_ticks = 0
 
     # ---- work ------------------------------------------------------------------------------------------------
@@ -170,7 +201,7 @@ class Node:
         return sum(pool.instructions for pool in self._pools.values())
 
     def step(self, horizon: int | None = None) -> None:
-        """Run one round. When nothing moved, jump the clock, at most to `horizon` (in ticks).
+        """Run one round. When nothing moved, let time pass, at most to `horizon` (in ticks).
 
         Raises `DeadlockError` when no wave has moved for longer than any budget, or the first fault of a kernel;
         after any error the node refuses to run.
@@ -191,11 +222,11 @@ class Node:
                 if pool.busy:
                     moved |= pool.run_round()
         moved |= self._complete()
-        self.clock.ticks += _ROUND_TICKS
         if moved:
-            self._idle_rounds = self._idle_ticks = 0
+            self._idle_ticks = 0
+            self.clock.advance()
         else:
-            self._jump(horizon)
+            self._wait(horizon)
 
     def run(self, until: Callable[[], bool] | None = None) -> None:
         """Step until `until()` holds, or until every stream is drained."""
@@ -265,14 +296,9 @@ class Node:
                     dispatch.launch.done()
         return completed
 
-    def _jump(self, horizon: int | None) -> None:
-        """Nobody moved: let time pass, faster and faster, so that budgets run out at no cost."""
-        self._idle_rounds += 1
-        jump = _ROUND_TICKS << min(self._idle_rounds, 40)
-        if horizon is not None:
-            jump = max(0, min(jump, horizon - self.clock.ticks))
-        self.clock.ticks += jump
-        self._idle_ticks += jump
+    def _wait(self, horizon: int | None) -> None:
+        """Nobody moved: let time pass, so that budgets run out."""
+        self._idle_ticks += self.clock.idle(horizon)
         if not self.idle() and (self._idle_ticks > _PATIENCE_TICKS or not self._waiting()):
             raise DeadlockError("no wave can progress:\n" + self.report())
 
