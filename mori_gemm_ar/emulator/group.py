@@ -17,6 +17,7 @@ from mori_gemm_ar.errors import EmulatorError, MemoryFault
 if TYPE_CHECKING:
     from mori_gemm_ar.emulator.pool import Pool
 
+_NONE = np.uint64(0)
 _VIEW = {"u": np.uint32, "i": np.int32, "f": np.float32, "w": np.uint16, "j": np.int16, "h": np.float16}
 _ITEM = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
 
@@ -122,14 +123,10 @@ class Group:
         return f"kernel {pool.program.kernel.name}, {instruction}, {pool.describe_wave(number)}"
 
     def note_poll(self, k, address: np.ndarray) -> None:
-        """Remember what a wave reads in a scoped load, for the watchdog."""
-        full = np.broadcast_to(address, (self.n, 64))
-        if k is True:
-            self.pool.polled[self.sel] = full[:, 0]
-            return
-        active = k.any(axis=1)
-        first = full[np.arange(self.n), k.argmax(axis=1)]
-        self.pool.polled[self.waves[active]] = first[active]
+        """Remember what the lanes of a wave read in a scoped load, for the watchdog."""
+        self.pool.polled[self.sel] = (
+            np.broadcast_to(address, (self.n, 64)) if k is True else np.where(k, address, _NONE)
+        )
 
     # ---- global memory ---------------------------------------------------------------------------------------
     def load(self, site: int, k, address, access: Access, rows, policy: int) -> None:
@@ -201,19 +198,22 @@ class Group:
             self.store(site, valid if k is True else valid & k, address + np.uint64(4 * n), part, (row,), policy)
         return None
 
-    def scalar_buffer_load(self, site: int, base, records, offset, count: int) -> np.ndarray:
-        """Scalar load through a descriptor; dwords past its end read 0."""
-        offset = np.broadcast_to(offset, (self.n,))
-        limit = records & np.uint64(0xFFFFFFFF)
-        out = np.zeros((self.n, count), np.uint32)
-        for c in range(count):
-            valid = offset + np.uint64(4 * c + 4) <= limit
-            if valid.all():
-                address = (base & np.uint64(0xFFFFFFFFFFFF)) + offset + np.uint64(4 * c)
-                out[:, c] = self.scalar_load(site, address, 1)[:, 0]
-            elif valid.any():
-                raise EmulatorError(f"{self.where(site, 0)}: waves disagree about the end of a buffer")
-        return out
+    def buffer_range(self, base, records, lane_offset, scalar_offset, immediate, nbytes: int):
+        """Address of each lane, and whether all its bytes lie inside (True: in every lane)."""
+        address, offset, limit = self._buffer(base, records, lane_offset, scalar_offset, immediate)
+        inside = offset + np.uint64(nbytes) <= limit
+        return address, True if inside.all() else inside
+
+    def buffer_atomic(
+        self, site: int, k, base, records, lane_offset, scalar_offset, immediate, operation: str, data, rows, policy
+    ) -> None:
+        """Read-modify-write through a descriptor; nothing happens past its end, and 0 comes back."""
+        address, inside = self.buffer_range(base, records, lane_offset, scalar_offset, immediate, 4)
+        if inside is not True:
+            for row in rows or ():
+                np.copyto(row, np.uint32(0), where=~inside & k)
+            k = inside & k
+        self.atomic(site, k, address, operation, False, data, rows, policy)
 
     # ---- LDS and scratch -------------------------------------------------------------------------------------
     def _lds_index(self, site: int, k, address, access: Access) -> np.ndarray:
@@ -242,6 +242,14 @@ class Group:
         if len(index):
             scatter_bytes(self.pool.lds, index, access, from_rows(self.pool.memory.collect(self, k, rows), access))
 
+    def lds_copy(self, site: int, k, address, inside, target, access: Access, policy: int) -> None:
+        """Copy to LDS, lane l to target + l * size; lanes that are not `inside` their buffer write zeros."""
+        place = target.astype(np.uint32).reshape(-1, 1) + np.arange(0, 64 * access.nbytes, access.nbytes, np.uint32)
+        place = self._lds_index(site, k, place, access)
+        if len(place):
+            address = np.broadcast_to(address, (self.n, 64))
+            self.pool.memory.lds_copy(self, site, k, address, inside, place, access, policy)
+
     def lds_atomic(self, site: int, k, address, operation: str, data, rows) -> None:
         """LDS read-modify-write, lane by lane."""
         access = Access(4, 1)
@@ -259,8 +267,13 @@ class Group:
     def _scratch_index(self, site: int, k, offset, access: Access) -> np.ndarray:
         pool = self.pool
         offset = np.broadcast_to(offset, (self.n, 64)).astype(np.int64)
-        if int(offset.max()) + access.nbytes > pool.scratch_bytes:
-            raise MemoryFault(f"{self.where(site, 0)}: scratch access must lie below {pool.scratch_bytes:#x}")
+        outside = (offset + access.nbytes > pool.scratch_bytes) & k
+        if outside.any():
+            wave, lane = np.argwhere(outside)[0]
+            raise MemoryFault(
+                f"{self.where(site, int(wave))}, lane {lane}: scratch access at {int(offset[wave, lane]):#x} "
+                f"must lie below {pool.scratch_bytes:#x}"
+            )
         lane = np.asarray(self.waves)[:, None] * 64 + np.arange(64)
         flat = lane * pool.scratch_bytes + offset
         return flat.reshape(-1) if k is True else flat[k]

@@ -99,7 +99,7 @@ def bfe_i(value, offset, width) -> np.ndarray:
 
 def scalar_bfe(value: np.ndarray, control, bits: int, signed: bool) -> np.ndarray:
     """`s_bfe_*`: offset in control[5:0], width in control[22:16]."""
-    control = np.broadcast_to(np.asarray(control, dtype=u4), value.shape)
+    value, control = np.broadcast_arrays(value, np.asarray(control, dtype=u4))
     kind = {(32, False): u4, (32, True): i4, (64, False): u8, (64, True): i8}[bits, signed]
     offset = (control & u4(bits - 1)).astype(kind)
     width = np.minimum((control >> u4(16)) & u4(0x7F), u4(bits)).astype(kind)
@@ -209,12 +209,16 @@ def _round_to_odd(product: np.ndarray, addend: np.ndarray, total: np.ndarray) ->
     return np.where(inexact_even, bits + step, bits).view(f8)
 
 
-def fma16(a, b, c) -> np.ndarray:
-    """float16 a*b + c with one rounding: exact in float64, since 22 + 40 bits of span fit where it matters."""
+def _fma_odd(a, b, c) -> np.ndarray:
+    """a*b + c in float64, rounded to odd, so that a later rounding to half the digits or fewer is right."""
     product = np.asarray(a).astype(f8) * np.asarray(b).astype(f8)
     addend = np.asarray(c).astype(f8)
-    total = product + addend
-    return _round_to_odd(*np.broadcast_arrays(product, addend, total)).astype(np.float16)
+    return _round_to_odd(*np.broadcast_arrays(product, addend, product + addend))
+
+
+def fma16(a, b, c) -> np.ndarray:
+    """float16 a*b + c with one rounding."""
+    return _fma_odd(a, b, c).astype(np.float16)
 
 
 def to_u32(value: np.ndarray) -> np.ndarray:
@@ -255,25 +259,66 @@ def f16_toward_zero(value: np.ndarray) -> np.ndarray:
     return np.where(away, half.view(u2) - u2(1), half.view(u2)).astype(u4)
 
 
-def max_num(a, b) -> np.ndarray:
-    """IEEE maxNum with +0 above -0: a NaN loses against a number."""
-    result = np.fmax(a, b)
+def clamp(value) -> np.ndarray:
+    """Output clamp to [0, 1]; with DX10_CLAMP a NaN becomes 0."""
+    return np.fmin(np.fmax(value, 0), 1)
+
+
+def _signalling(value) -> np.ndarray:
+    bits = np.ascontiguousarray(value)
+    quiet = {2: u2(0x200), 4: u4(0x400000)}[bits.dtype.itemsize]
+    return np.isnan(bits) & ((bits.view(quiet.dtype) & quiet) == 0)
+
+
+def _extreme_num(function, a, b, negative: bool) -> np.ndarray:
+    result = function(a, b)
+    if ((a > b) | (a < b)).all():
+        return result
     zero = (a == 0) & (b == 0)
-    return np.where(zero, np.where(np.signbit(a), b, a), result).astype(result.dtype) if np.any(zero) else result
+    result = np.where(zero, np.where(np.signbit(a) == negative, a, b), result)
+    return np.where(_signalling(a) | _signalling(b), a + b, result)
+
+
+def max_num(a, b) -> np.ndarray:
+    """IEEE maxNum with +0 above -0: a quiet NaN loses against a number, a signalling one gives a quiet NaN."""
+    return _extreme_num(np.fmax, a, b, False)
 
 
 def min_num(a, b) -> np.ndarray:
-    """IEEE minNum with -0 below +0."""
-    result = np.fmin(a, b)
-    zero = (a == 0) & (b == 0)
-    return np.where(zero, np.where(np.signbit(a), a, b), result).astype(result.dtype) if np.any(zero) else result
+    """IEEE minNum with -0 below +0; NaNs as in max_num."""
+    return _extreme_num(np.fmin, a, b, True)
 
 
 def med3(a, b, c) -> np.ndarray:
-    """Median of three numbers; NaN anywhere gives the minimum, as the hardware does."""
-    middle = max_num(min_num(a, b), min_num(max_num(a, b), c))
+    """The larger of the two that are not the maximum; a NaN anywhere gives the minimum, as the hardware does."""
+    top = max_num(max_num(a, b), c)
+    middle = np.where(top == a, max_num(b, c), np.where(top == b, max_num(a, c), max_num(a, b)))
     nan = np.isnan(a) | np.isnan(b) | np.isnan(c)
-    return np.where(nan, min_num(min_num(a, b), c), middle).astype(np.result_type(a, b, c))
+    return np.where(nan, min_num(min_num(a, b), c), middle)
+
+
+def maximum(a, b) -> np.ndarray:
+    """IEEE 754-2019 maximum: a NaN wins, +0 is above -0."""
+    return np.where((a == 0) & (b == 0), a + b, np.maximum(a, b))
+
+
+def minimum(a, b) -> np.ndarray:
+    """IEEE 754-2019 minimum: a NaN wins, -0 is below +0."""
+    return np.where((a == 0) & (b == 0), np.where(np.signbit(a), a, b), np.minimum(a, b))
+
+
+def sine(turns) -> np.ndarray:
+    """`v_sin_f32`: sine of an angle in turns, reduced exactly to a quarter turn first."""
+    part = turns.astype(f8)
+    part = part - np.rint(part)
+    part = np.where(np.abs(part) > 0.25, np.copysign(0.5, part) - part, part)
+    return np.sin(part * (2 * np.pi)).astype(f4)
+
+
+def cosine(turns) -> np.ndarray:
+    """`v_cos_f32`."""
+    part = turns.astype(f8)
+    return np.sin((0.25 - np.abs(part - np.rint(part))) * (2 * np.pi)).astype(f4)
 
 
 def classify(value: np.ndarray, mask) -> np.ndarray:
@@ -301,16 +346,27 @@ def frexp_mantissa(value: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(value), mantissa, value)
 
 
+def _power(value: np.ndarray) -> np.ndarray:
+    """Biased exponent field of float32."""
+    return (np.ascontiguousarray(value).view(u4) >> u4(23) & u4(0xFF)).astype(i4)
+
+
 def div_fixup(quotient, denominator, numerator) -> np.ndarray:
-    """`v_div_fixup_f32`: special cases of a division whose quotient is already refined."""
+    """`v_div_fixup_f32`: special cases of a division whose quotient is already refined; a NaN there is an overflow."""
     q, d, m = np.broadcast_arrays(quotient, denominator, numerator)
-    sign = np.where(np.signbit(d) != np.signbit(m), f4(-1.0), f4(1.0))
-    result = np.copysign(np.abs(q), sign)
-    zero, inf = np.isinf(d) | (m == 0), (d == 0) | np.isinf(m)
-    result = np.where(zero, np.copysign(f4(0.0), sign), np.where(inf, np.copysign(f4(np.inf), sign), result))
-    invalid = ((d == 0) & (m == 0)) | (np.isinf(d) & np.isinf(m))
-    result = np.where(invalid, np.uint32(0xFFC00000).view(f4), result)
-    return np.where(np.isnan(m), m, np.where(np.isnan(d), d, result)).astype(f4)
+    power_d, power_m = _power(d), _power(m)
+    infinite = (d == 0) | np.isinf(m)
+    conditions = [
+        np.isnan(m),
+        np.isnan(d),
+        ((d == 0) & (m == 0)) | (np.isinf(d) & np.isinf(m)),
+        infinite,
+        np.isinf(d) | (m == 0) | (power_m - power_d < -150),
+    ]
+    zero, inf = f4(0), f4(np.inf)
+    size = np.select(conditions[3:], [inf, zero], np.where(np.isnan(q), inf, np.abs(q)))
+    signed = np.where(np.signbit(d) != np.signbit(m), -size, size)
+    return np.select(conditions[:3], [m, d, u4(0xFFC00000).view(f4)], signed).astype(f4)
 
 
 def div_scale(source, denominator, numerator) -> tuple[np.ndarray, np.ndarray]:
@@ -319,31 +375,22 @@ def div_scale(source, denominator, numerator) -> tuple[np.ndarray, np.ndarray]:
     `source` equals denominator or numerator, whichever the instruction scales.
     """
     s, d, m = np.broadcast_arrays(source, denominator, numerator)
-    exponent_d, exponent_m = np.frexp(d)[1], np.frexp(m)[1]
-    up, down = f4(2.0**64), f4(2.0**-64)
-    reciprocal = f8(1.0) / d.astype(f8)
-    tiny = f8(2.0**-126)
-    quotient = m.astype(f8) / d.astype(f8)
-    denormal = np.abs(d) < f4(tiny)
-    scaled, flag = s.copy(), np.zeros(s.shape, bool)
-    is_d, is_m = s.view(u4) == d.view(u4), s.view(u4) == m.view(u4)
-    nan = (d == 0) | (m == 0)
-    far = ~nan & (exponent_m - exponent_d >= 97)
-    small_r = ~nan & ~far & ~denormal & (np.abs(reciprocal) < tiny)
-    both = small_r & (np.abs(quotient) < tiny)
-    small_q = ~nan & ~far & ~denormal & ~small_r & (np.abs(quotient) < tiny)
-    tiny_m = ~nan & ~far & ~denormal & ~small_r & ~small_q & (exponent_m <= -103)
-    low = ~nan & ~far & denormal
-    scaled = np.where(far & is_d, s * up, scaled)
-    flag |= far | both | small_q
-    scaled = np.where(low, s * up, scaled)
-    scaled = np.where(both, np.where(is_d, s * down, s * up), scaled)
-    scaled = np.where(both & is_d, s * down, np.where(both, s * up, scaled))
-    scaled = np.where(small_r & ~both, s * down, scaled)
-    scaled = np.where(small_q & is_m, s * up, scaled)
-    scaled = np.where(tiny_m, s * up, scaled)
-    scaled = np.where(nan, f4(np.nan), scaled)
-    return scaled.astype(f4), flag
+    tiny, one, up, down = f4(2.0**-126), f4(1), f4(2.0**64), f4(2.0**-64)
+    power_d, power_m = _power(d), _power(m)
+    reciprocal, quotient = np.abs(one / d), np.abs(m / d)
+    huge = (reciprocal > 0) & (reciprocal < tiny)
+    small = (quotient > 0) & (quotient < tiny)
+    is_d, is_m = s == d, s == m
+    conditions = [(d == 0) | (m == 0), power_m - power_d >= 96, power_d == 0, huge & small, huge, small, power_m <= 23]
+    factors = [f4(np.nan), np.where(is_d, up, one), up, np.where(is_d, down, one), down, np.where(is_m, up, one), up]
+    flags = [False, True, False, True, False, True, False]
+    return s * np.select(conditions, factors, one).astype(f4), np.select(conditions, flags, False)
+
+
+def div_fmas(a, b, c, rescale) -> np.ndarray:
+    """`v_div_fmas_f32`: fma that undoes the scaling of `v_div_scale_f32` where `rescale`, rounded once at the end."""
+    scale = np.where(rescale, np.where(np.abs(c) >= f4(2.0), f8(2.0**64), f8(2.0**-64)), f8(1.0))
+    return (_fma_odd(a, b, c) * scale).astype(f4)
 
 
 # ---- across lanes --------------------------------------------------------------------------------------------
@@ -377,12 +424,23 @@ def permute(address: np.ndarray, value: np.ndarray, k) -> np.ndarray:
     return result
 
 
-def from_lanes(value: np.ndarray, old: np.ndarray, source: np.ndarray, valid: np.ndarray, k, zero: bool) -> np.ndarray:
-    """DPP and swizzle: lane i reads lane source[i]; invalid or inactive sources give 0 (`zero`) or keep `old`."""
-    usable = np.broadcast_to(valid, value.shape)
-    if k is not True:
-        usable = usable & k[:, source]
-    return np.where(usable, value[:, source], u4(0) if zero else old)
+def swizzle(value: np.ndarray, source: np.ndarray, k) -> np.ndarray:
+    """`ds_swizzle`: lane i reads lane source[i]; an inactive source gives 0."""
+    moved = value[:, source]
+    return moved if k is True else np.where(k[:, source], moved, u4(0))
+
+
+def dpp(value: np.ndarray, source: np.ndarray, valid: np.ndarray, writes: np.ndarray, k, bound: bool):
+    """DPP: the lanes that are written, and the value that lane i gets from lane source[i].
+
+    A source that does not exist or is inactive gives 0 with bound_ctrl; without it the lane is not written.
+    """
+    usable = np.broadcast_to(valid, value.shape) if k is True else valid & k[:, source]
+    moved = value[:, source]
+    if bound:
+        moved, usable = np.where(usable, moved, u4(0)), True
+    mask = usable & writes if k is True else usable & writes & k
+    return np.broadcast_to(mask, value.shape), moved
 
 
 def swap_rows(first: np.ndarray, second: np.ndarray, width: int, k) -> None:

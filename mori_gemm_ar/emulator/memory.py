@@ -19,7 +19,9 @@ from mori_gemm_ar.emulator.regions import RegionTable
 from mori_gemm_ar.errors import EmulatorError, MemoryFault
 
 if TYPE_CHECKING:
-    from mori_gemm_ar.emulator.pool import Group
+    from mori_gemm_ar.emulator.group import Group
+    from mori_gemm_ar.emulator.node import Dispatch
+    from mori_gemm_ar.emulator.pool import Pool
 
 _BASE = 0x1000
 _SPAN = (1 << 47) - 2 * _BASE
@@ -84,7 +86,7 @@ class AddressSpace:
 def to_rows(data: np.ndarray, access: Access) -> list[np.ndarray]:
     """Loaded items to one uint32 (or half: uint16) array per register."""
     if access.nbytes >= 4:
-        words = data.view(np.uint32).reshape(len(data), access.registers)
+        words = data.view(np.uint32).reshape(-1, access.registers)
         return [words[:, r] for r in range(access.registers)]
     kind = {(1, True): np.int8, (2, True): np.int16}.get((access.nbytes, access.signed), data.dtype.type)
     value = data.view(kind).astype(np.int32 if access.signed else np.uint32).view(np.uint32)
@@ -104,9 +106,46 @@ def from_rows(rows: list[np.ndarray], access: Access) -> np.ndarray:
 class FunctionalMemory:
     """Global memory of the node in functional mode."""
 
+    weak = False
+
     def __init__(self, regions: RegionTable) -> None:
         self.regions = regions
         self.space = AddressSpace()
+
+    # ---- events of the node, of interest to weaker memories ------------------------------------------------
+    def submitted(self, gpu: int, idle: bool) -> None:
+        """The host hands work to a GPU, which is `idle` or not."""
+
+    def begin_dispatch(self, dispatch: Dispatch) -> None:
+        """A kernel starts."""
+
+    def begin_workgroup(self, pool: Pool, waves: slice, dispatch: Dispatch, number: int) -> None:
+        """A workgroup is placed."""
+
+    def end_dispatch(self, dispatch: Dispatch) -> None:
+        """A kernel has ended."""
+
+    def gpu_idle(self, gpu: int) -> None:
+        """All work of a GPU has ended."""
+
+    def idle_round(self) -> bool:
+        """No wave moved; returns whether memory did."""
+        return False
+
+    def choose(self, pool: Pool, order: np.ndarray) -> np.ndarray | None:
+        """Which waves run next, all at one segment; None: all that stand furthest back.
+
+        `order` holds each wave's segment, the highest int32 where it is not ready; raising it holds a wave back.
+        """
+        return None
+
+    def preempts(self) -> bool:
+        """Whether the running waves pause after a segment that published or waited."""
+        return False
+
+    def host_view(self, address: int, nbytes: int) -> bytes:
+        """What the host reads while kernels run."""
+        return ctypes.string_at(address, nbytes)
 
     # ---- checks ----------------------------------------------------------------------------------------------
     def check(self, g: Group, site: int, k, address: np.ndarray, nbytes: int) -> None:
@@ -200,6 +239,35 @@ class FunctionalMemory:
         else:
             self.space.scatter(flat, access.nbytes, items)
 
+    def lds_copy(
+        self, g: Group, site: int, k, address: np.ndarray, inside, place: np.ndarray, access: Access, policy: int
+    ) -> None:
+        """Copy the active lanes' items to byte positions `place` of the pool's LDS; zeros where not `inside`."""
+        self.land_copy(g.pool, place, self.copy_items(g, site, k, address, inside, access), access)
+
+    def copy_items(self, g: Group, site: int, k, address: np.ndarray, inside, access: Access) -> np.ndarray:
+        """What the active lanes copy, one row of dwords each."""
+        words = access.nbytes // 4
+        if inside is True:
+            flat = self._locate(g, site, k, address, access.nbytes)
+            return self.read(g, flat, access).view(np.uint32).reshape(-1, words)
+        active = inside if k is True else inside & k
+        data = np.zeros((g.n * 64, words), np.uint32)
+        flat = self._locate(g, site, active, address, access.nbytes)
+        if len(flat):
+            data[active.reshape(-1)] = self.read(g, flat, access).view(np.uint32).reshape(-1, words)
+        return data if k is True else data[k.reshape(-1)]
+
+    @staticmethod
+    def land_copy(pool: Pool, place: np.ndarray, items: np.ndarray, access: Access) -> None:
+        """Write copied rows to LDS."""
+        if access.nbytes == 16 and not (place & 15).any():
+            pool.lds.view(np.complex128)[place // 16] = items.view(np.complex128)[:, 0]
+            return
+        words = pool.lds.view(np.uint32)
+        for word in range(access.nbytes // 4):
+            words[place // 4 + word] = items[:, word]
+
     # ---- atomics ---------------------------------------------------------------------------------------------
     def atomic(
         self, g: Group, site: int, k, address: np.ndarray, operation: str, wide: bool, data, rows, policy: int
@@ -263,9 +331,6 @@ class FunctionalMemory:
         """Nothing to do: every access has taken effect."""
 
 
-_SIGNED = {4: np.int32, 8: np.int64}
-
-
 def modify(operation: str, old: np.generic, data: list[np.generic]) -> np.generic | int:
     """New memory value of an atomic. `cmpswap` takes (new, expected), as the instruction does."""
     size = old.dtype.itemsize
@@ -279,9 +344,8 @@ def modify(operation: str, old: np.generic, data: list[np.generic]) -> np.generi
         return value if current == int(data[1]) else current
     if operation == "fadd":
         return (old.view(np.float32) + data[0].view(np.float32)).view(np.uint32)
-    if operation in ("fadd64", "fmin64", "fmax64"):
-        function = {"fadd64": np.add, "fmin64": np.fmin, "fmax64": np.fmax}[operation]
-        return function(old.view(np.float64), data[0].view(np.float64)).view(np.uint64)
+    if operation == "fadd64":
+        return (old.view(np.float64) + data[0].view(np.float64)).view(np.uint64)
     if operation == "pk_add_f16":
         pair = np.asarray([old]).view(np.float16) + np.asarray([data[0]]).view(np.float16)
         return pair.view(np.uint32)[0]

@@ -49,13 +49,15 @@ _DS = {
     "u8_d16_hi": "ubyte_d16_hi", "i8_d16": "sbyte_d16", "i8_d16_hi": "sbyte_d16_hi", "u16_d16_hi": "short_d16_hi",
     "b8_d16_hi": "byte_d16_hi", "b16_d16_hi": "short_d16_hi",
 }  # fmt: skip
+LOADS = tuple(k for k in ACCESS if k not in ("byte", "short", "byte_d16_hi"))
+STORES = ("byte", "short", "dword", "dwordx2", "dwordx3", "dwordx4", "byte_d16_hi", "short_d16_hi")
 # Atomic operations: LLVM name -> (operation of the memory model, 64-bit)
 _ATOMICS = {
     "swap": "swap", "add": "add", "sub": "sub", "smin": "smin", "umin": "umin", "smax": "smax", "umax": "umax",
     "and": "and", "or": "or", "xor": "xor", "inc": "inc", "dec": "dec", "cmpswap": "cmpswap", "add_f32": "fadd",
-    "pk_add_f16": "pk_add_f16", "pk_add_bf16": "pk_add_bf16", "add_f64": "fadd64", "min_f64": "fmin64",
-    "max_f64": "fmax64",
+    "pk_add_f16": "pk_add_f16", "pk_add_bf16": "pk_add_bf16", "add_f64": "fadd64",
 }  # fmt: skip
+_BUFFER_ATOMICS = ("add_f32", "pk_add_f16", "pk_add_bf16")
 _DS_ATOMICS = {
     "add_u32": "add", "sub_u32": "sub", "inc_u32": "inc", "dec_u32": "dec", "min_i32": "smin", "max_i32": "smax",
     "min_u32": "umin", "max_u32": "umax", "and_b32": "and", "or_b32": "or", "xor_b32": "xor", "add_f32": "fadd",
@@ -97,7 +99,7 @@ def _access(name: str, prefix: str) -> Access:
     return ACCESS[name.removeprefix(prefix)]
 
 
-@handles(*(f"{s}_load_{k}" for s in ("global", "flat") for k in ACCESS if k not in ("byte", "short", "byte_d16_hi")))
+@handles(*(f"{s}_load_{k}" for s in ("global", "flat") for k in LOADS))
 def _load(e: Emitter, i: Instruction) -> None:
     access = _access(i.name, i.name.split("_")[0] + "_load_")
     address = _address(e, i, i.operands[1], i.operands[2] if len(i.operands) > 2 else None)
@@ -105,14 +107,7 @@ def _load(e: Emitter, i: Instruction) -> None:
     e.line(f"g.load({i.index}, k, {address}, {e.constant(access)}, {rows}, {policy(i)})")
 
 
-@handles(
-    *(
-        f"{s}_store_{k}"
-        for s in ("global", "flat")
-        for k in ACCESS
-        if not k.startswith(("u", "s")) or k.startswith("short")
-    )
-)
+@handles(*(f"{s}_store_{k}" for s in ("global", "flat") for k in STORES))
 def _store(e: Emitter, i: Instruction) -> None:
     access = _access(i.name, i.name.split("_")[0] + "_store_")
     address = _address(e, i, i.operands[0], i.operands[2] if len(i.operands) > 2 else None)
@@ -121,7 +116,7 @@ def _store(e: Emitter, i: Instruction) -> None:
 
 
 @handles(
-    *(f"{s}_atomic_{o}{w}" for s in ("global", "flat") for o in _ATOMICS for w in ("", "_x2") if not (w and "_f" in o))
+    *(f"{s}_atomic_{o}{w}" for s in ("global", "flat") for o in _ATOMICS for w in (("",) if "_" in o else ("", "_x2")))
 )
 def _atomic(e: Emitter, i: Instruction) -> None:
     """`sc0` makes the old value come back; it is not a scope here."""
@@ -143,7 +138,7 @@ def _atomic(e: Emitter, i: Instruction) -> None:
     e.line(f"g.atomic({i.index}, k, {address}, '{operation}', {wide}, {sources}, {rows}, {policy(i) & SC1})")
 
 
-@handles(*(f"scratch_{d}_{k}" for d in ("load", "store") for k in ACCESS))
+@handles(*(f"scratch_load_{k}" for k in LOADS), *(f"scratch_store_{k}" for k in STORES))
 def _scratch(e: Emitter, i: Instruction) -> None:
     is_load = i.name.startswith("scratch_load_")
     access = _access(i.name, "scratch_load_" if is_load else "scratch_store_")
@@ -169,22 +164,49 @@ def _buffer_parts(e: Emitter, i: Instruction, vector: Operand, resource: Operand
     return f"{base}, {records}, {lane_offset}, {e.ssrc(scalar)}, {i.option('offset')}"
 
 
-@handles(*(f"buffer_load_{k}" for k in ACCESS if k not in ("byte", "short", "byte_d16_hi")))
+@handles(*(f"buffer_load_{k}" for k in LOADS))
 def _buffer_load(e: Emitter, i: Instruction) -> None:
-    if i.has("lds"):
-        raise IsaError(f"{i}: copies from a buffer to LDS come with the GEMM kernels")
     access = _access(i.name, "buffer_load_")
+    if i.has("lds"):
+        parts = _buffer_parts(e, i, i.operands[0], i.operands[1], i.operands[2])
+        return _emit_lds_copy(e, i, access, f"g.buffer_range({parts}, {access.nbytes})")
     parts = _buffer_parts(e, i, i.operands[1], i.operands[2], i.operands[3])
     rows = _rows(e, i.operands[0], access, True)
     e.line(f"g.buffer_load({i.index}, k, {parts}, {e.constant(access)}, {rows}, {policy(i)})")
 
 
-@handles(*(f"buffer_store_{k}" for k in ACCESS if not k.startswith(("u", "s")) or k.startswith("short")))
+def _emit_lds_copy(e: Emitter, i: Instruction, access: Access, source: str) -> None:
+    """Lane l's item goes to LDS at M0 + offset + l * size; an inactive lane leaves its place alone."""
+    if access.nbytes not in (4, 12, 16):
+        raise IsaError(f"{i}: a copy to LDS must move 4, 12 or 16 bytes per lane")
+    target = f"{e.sreg(M0.index)} + u4({i.option('offset') & 0xFFFFFFFF})"
+    e.line(f"g.lds_copy({i.index}, k, *{source}, {target}, {e.constant(access)}, {policy(i)})")
+
+
+@handles(*(f"global_load_lds_{k}" for k in ("dword", "dwordx3", "dwordx4")))
+def _global_load_lds(e: Emitter, i: Instruction) -> None:
+    access = _access(i.name, "global_load_lds_")
+    address = _address(e, i, i.operands[0], i.operands[1])
+    _emit_lds_copy(e, i, access, f"({address}, True)")
+
+
+@handles(*(f"buffer_store_{k}" for k in STORES))
 def _buffer_store(e: Emitter, i: Instruction) -> None:
     access = _access(i.name, "buffer_store_")
     parts = _buffer_parts(e, i, i.operands[1], i.operands[2], i.operands[3])
     rows = _rows(e, i.operands[0], access, False)
     e.line(f"g.buffer_store({i.index}, k, {parts}, {e.constant(access)}, {rows}, {policy(i)})")
+
+
+@handles(*(f"buffer_atomic_{o}" for o in _BUFFER_ATOMICS))
+def _buffer_atomic(e: Emitter, i: Instruction) -> None:
+    """The data register also takes the old value, when `sc0` asks for it."""
+    operation = _ATOMICS[i.name.removeprefix("buffer_atomic_")]
+    parts = _buffer_parts(e, i, i.operands[1], i.operands[2], i.operands[3])
+    returns = i.has("sc0")
+    data = _rows(e, i.operands[0], ACCESS["dword"], returns)
+    rows = data if returns else "None"
+    e.line(f"g.buffer_atomic({i.index}, k, {parts}, '{operation}', {data}, {rows}, {policy(i) & SC1})")
 
 
 @handles("buffer_wbl2", "buffer_inv")
@@ -200,17 +222,13 @@ def _scalar_load(e: Emitter, i: Instruction) -> None:
     if base is None or base.count != 2:
         raise IsaError(f"{i}: the base must be a scalar pair")
     offset = i.operands[2]
-    text = f"u8({offset.value.value})" if isinstance(offset.value, Literal) else f"{e.ssrc(offset)}.astype(u8)"
-    _scalar_rows(e, i, f"{e.spair(base.index)} + {text}", "g.scalar_load")
-
-
-@handles(*(f"s_buffer_load_dword{n}" for n in ("", "x2", "x4", "x8", "x16")))
-def _scalar_buffer_load(e: Emitter, i: Instruction) -> None:
-    base = i.operands[1].reg
-    if base is None or base.count != 4:
-        raise IsaError(f"{i}: the descriptor must be four scalar registers")
-    offset = f"np.asarray({e.ssrc(i.operands[2])}).astype(u8)"
-    _scalar_rows(e, i, f"{e.spair(base.index)}, {e.spair(base.index + 2)}, {offset}", "g.scalar_buffer_load")
+    constant = i.option("offset")
+    text = e.spair(base.index)
+    if isinstance(offset.value, Literal):
+        constant += int(offset.value.value)
+    else:
+        text += f" + {e.ssrc(offset)}.astype(u8)"
+    _scalar_rows(e, i, f"{text} + u8({constant & 0xFFFFFFFFFFFFFFFF})", "g.scalar_load")
 
 
 def _scalar_rows(e: Emitter, i: Instruction, location: str, function: str) -> None:

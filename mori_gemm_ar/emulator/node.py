@@ -86,6 +86,7 @@ class Dispatch:
     region: MemoryRegion
     started: int = 0
     finished: int = 0
+    begun: int = 0
 
     @property
     def total(self) -> int:
@@ -173,6 +174,7 @@ class Node:
         self.memory = memory or FunctionalMemory(self.regions)
         self.clock = clock or VirtualClock()
         self.failure: Exception | None = None
+        self.watchers: list[Callable[[], None]] = []
         self._streams: dict[tuple[int, int], _Stream] = {}
         self._pools: dict[tuple[str, int, int], Pool] = {}
         self._dispatches: dict[int, list[Dispatch]] = {}
@@ -181,6 +183,7 @@ class Node:
     # ---- work ------------------------------------------------------------------------------------------------
     def submit(self, gpu: int, launch: KernelLaunch, stream: int = 0) -> None:
         """Queue a launch behind what the stream already holds."""
+        self.memory.submitted(gpu, self.idle(gpu))
         self._streams.setdefault((gpu, stream), _Stream()).queue.append(launch)
 
     def idle(self, gpu: int | None = None, stream: int | None = None) -> bool:
@@ -221,8 +224,10 @@ class Node:
                 moved |= self._place(pool)
                 if pool.busy:
                     moved |= pool.run_round()
+        for watch in list(self.watchers):
+            watch()
         moved |= self._complete()
-        if moved:
+        if moved or self.memory.idle_round():
             self._idle_ticks = 0
             self.clock.advance()
         else:
@@ -234,6 +239,12 @@ class Node:
         while not finished():
             self.step()
 
+    def release(self) -> None:
+        """Forget all kernels: the node and its pools refer to each other, and the pools are large."""
+        self._pools.clear()
+        self._dispatches.clear()
+        self._streams.clear()
+
     # ---- parts of a step -------------------------------------------------------------------------------------
     def _start(self) -> bool:
         started = False
@@ -244,13 +255,16 @@ class Node:
         return started
 
     def _dispatch(self, gpu: int, stream: _Stream, launch: KernelLaunch) -> None:
-        program = translate(launch.kernel)
+        program = translate(launch.kernel, self.memory.weak)
         arguments = np.zeros(-(-max(len(launch.arguments), 64) // 64) * 64 + 64, np.uint8)
         arguments[: len(launch.arguments)] = np.frombuffer(launch.arguments, np.uint8)
-        region = MemoryRegion(f"arguments of {launch.name}", arguments.ctypes.data, arguments.nbytes, gpu)
+        region = MemoryRegion(
+            f"arguments of {launch.name}", arguments.ctypes.data, arguments.nbytes, gpu, constant=True
+        )
         self.regions.add(region)
         dispatch = Dispatch(launch, gpu, program, stream, arguments, region)
         stream.running = dispatch
+        self.memory.begin_dispatch(dispatch)
         x, y, z = launch.block
         waves = -(-(x * y * z) // 64)
         pool = self._pool(gpu, program, waves)
@@ -289,9 +303,12 @@ class Node:
         for dispatches in self._dispatches.values():
             for dispatch in [d for d in dispatches if d.finished == d.total]:
                 dispatches.remove(dispatch)
+                self.memory.end_dispatch(dispatch)
                 dispatch.stream.running = None
                 self.regions.remove(dispatch.region)
                 completed = True
+                if self.idle(dispatch.gpu):
+                    self.memory.gpu_idle(dispatch.gpu)
                 if dispatch.launch.done is not None:
                     dispatch.launch.done()
         return completed

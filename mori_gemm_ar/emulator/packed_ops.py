@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from mori_gemm_ar.emulator.emit import Emitter, handles
-from mori_gemm_ar.emulator.sources import source, store
+from mori_gemm_ar.emulator.emit import HALVES, Emitter, handles
+from mori_gemm_ar.emulator.sources import source, store, upper_half
 from mori_gemm_ar.errors import IsaError
 from mori_gemm_ar.isa import Instruction, Literal, Operand, Reg
 
@@ -66,6 +66,8 @@ _PACKED32 = {
     "v_pk_mul_f32": (2, "np.multiply({0}, {1})"),
     "v_pk_fma_f32": (3, "fma32({0}, {1}, {2})"),
 }
+# Most 16-bit instructions clear the upper half of their destination; those with op_sel write one half only.
+_KEEP_OTHER_HALF = ("v_fma_f16", "v_mad_u16")
 _NUMPY16 = {"h": "np.float16", "w": "u2", "j": "np.int16"}
 
 
@@ -74,21 +76,12 @@ def _half(e: Emitter, i: Instruction) -> None:
     view, count, template = _HALF[i.name]
     sources = [source(e, i, n + 1, view) for n in range(count)]
     result = e.temp(f"np.asarray({template.format(*sources)}, dtype={_NUMPY16[view if 'cvt' not in i.name else 'h']})")
-    upper = i.bits("op_sel", (0, 0, 0, 0))[-1] if "op_sel" in i.modifiers else 0
-    if upper:
-        e.line(f"np.copyto({e.vdst(i.operands[0], 'w', 1)}, {result}.view(u2), where=k)")
+    if i.name in _KEEP_OTHER_HALF:
+        e.line(f"np.copyto({e.vdst(i.operands[0], 'w', upper_half(i))}, {result}.view(u2), where=k)")
     else:
         store(e, i, f"{result}.view(u2).astype(u4)", "u")
-    if i.encoding in ("dpp", "e64_dpp"):
+    if i.encoding == "dpp":
         e.line("k = k0")
-
-
-@handles("v_cvt_u16_f16", "v_cvt_i16_f16")
-def _half_to_integer(e: Emitter, i: Instruction) -> None:
-    low, high = (0, 65535) if i.name == "v_cvt_u16_f16" else (-32768, 32767)
-    value = source(e, i, 1, "h")
-    text = f"np.clip(np.nan_to_num(np.trunc({value}.astype(f8)), nan=0.0, posinf={high}, neginf={low}), {low}, {high})"
-    store(e, i, f"({text}.astype(i4).view(u4) & u4(0xFFFF))", "u")
 
 
 @handles("v_pack_b32_f16")
@@ -103,14 +96,14 @@ def _packed_half_source(e: Emitter, i: Instruction, position: int, view: str, up
     negate = i.bits("neg_hi" if upper_result else "neg_lo", (0, 0, 0))
     half = select[position - 1]
     if isinstance(operand.value, Literal) and half == 1:
+        # An inline float is float16 with nothing above it; an integer is 32 bits wide.
         value = operand.value.value
-        small = isinstance(value, float) or -16 <= value <= 64
-        # Inline constants occupy the low half only.
-        text = e.constant(np.uint16(0).view({"h": np.float16, "w": np.uint16, "j": np.int16}[view]))
-        if not small:
-            text = e.src(Operand(Literal((int(value) >> 16) & 0xFFFF)), view)
+        upper = 0 if isinstance(value, float) else value >> 16 & 0xFFFF
+        text = e.constant(np.uint16(upper).view(HALVES[view]))
     else:
         text = e.src(operand, view, half)
+    if negate[position - 1] and view != "h":
+        raise IsaError(f"{i}: an integer source cannot be negated")
     return f"np.negative({text})" if negate[position - 1] else text
 
 
@@ -121,7 +114,10 @@ def _packed16(e: Emitter, i: Instruction) -> None:
     for upper in (False, True):
         sources = [_packed_half_source(e, i, n + 1, view, upper) for n in range(count)]
         text = template.format(*sources)
-        text = f"np.clip({text}, 0, 1)" if "clamp" in i.modifiers and view == "h" else text
+        if "clamp" in i.modifiers:
+            if view != "h":
+                raise IsaError(f"{i}: integer clamp is not modelled")
+            text = f"clamp({text})"
         parts.append(e.temp(f"np.asarray({text}, dtype={_NUMPY16[view]}).view(u2).astype(u4)"))
     e.put(i.operands[0], f"{parts[0]} | ({parts[1]} << u4(16))")
 
@@ -151,7 +147,7 @@ def _packed32(e: Emitter, i: Instruction) -> None:
     for upper in (False, True):
         sources = [_packed_word_source(e, i, n + 1, upper, "f") for n in range(count)]
         text = template.format(*sources)
-        results.append(e.temp(f"np.clip({text}, 0, 1)" if "clamp" in i.modifiers else text))
+        results.append(e.temp(f"clamp({text})" if "clamp" in i.modifiers else text))
     for part, result in zip(destination, results, strict=True):
         e.put(Operand(part), result, "f")
 
@@ -182,29 +178,12 @@ def _mixed_fma(e: Emitter, i: Instruction) -> None:
         text = f"np.abs({text})" if absolute[n] else text
         sources.append(f"np.negative({text})" if negate[n] else text)
     result = f"fma32({', '.join(sources)})"
-    result = f"np.clip({result}, 0, 1)" if "clamp" in i.modifiers else result
+    result = f"clamp({result})" if "clamp" in i.modifiers else result
     if i.name == "v_fma_mix_f32":
         e.put(i.operands[0], result, "f")
     else:
         half = 1 if i.name == "v_fma_mixhi_f16" else 0
         e.line(f"np.copyto({e.vdst(i.operands[0], 'h', half)}, ({result}).astype(np.float16), where=k)")
-
-
-@handles("v_dot2_f32_bf16", "v_dot2_f32_f16", "v_dot2c_f32_bf16", "v_dot2c_f32_f16")
-def _dot2(e: Emitter, i: Instruction) -> None:
-    def halves(position: int) -> list[str]:
-        texts = []
-        for half in (0, 1):
-            if "bf16" in i.name:
-                texts.append(f"(({e.src(i.operands[position], 'w', half)}).astype(u4) << u4(16)).view(f4)")
-            else:
-                texts.append(f"({e.src(i.operands[position], 'h', half)}).astype(f4)")
-        return texts
-
-    addend = e.src(Operand(i.operands[0].value), "f") if i.name.startswith("v_dot2c") else e.src(i.operands[3], "f")
-    (a0, a1), (b0, b1) = halves(1), halves(2)
-    total = f"{a0}.astype(f8) * {b0} + {a1}.astype(f8) * {b1} + {addend}"
-    e.put(i.operands[0], f"({total}).astype(f4)", "f")
 
 
 # ---- lane moves through the LDS crossbar --------------------------------------------------------------------
@@ -223,14 +202,15 @@ def _swizzle(e: Emitter, i: Instruction) -> None:
         offset = _named_swizzle(text[8:-1])
     else:
         offset = int(text, 0)
+    if offset >= 0xC000:
+        raise IsaError(f"{i}: rotating swizzles are not modelled")
     if offset & 0x8000:
         source_lane = lane // 4 * 4 + np.array([offset >> 2 * (n % 4) & 3 for n in range(64)])
     else:
         keep, add, flip = offset & 31, offset >> 5 & 31, offset >> 10 & 31
         source_lane = lane // 32 * 32 + (((lane % 32) & keep | add) ^ flip)
     value = e.src(i.operands[1])
-    valid = e.constant(np.ones(64, bool))
-    e.put(i.operands[0], f"from_lanes({value}, {value}, {e.constant(source_lane)}, {valid}, k, True)")
+    e.put(i.operands[0], f"swizzle({value}, {e.constant(source_lane)}, k)")
 
 
 def _named_swizzle(text: str) -> int:

@@ -49,9 +49,10 @@ class Pool:
         self.pc = np.zeros(waves, np.int32)
         self.status = np.full(waves, FREE, np.int8)
         self.yielded = np.zeros(waves, bool)
-        self.polled = np.zeros(waves, np.uint64)
+        self.polled = np.zeros((waves, 64), np.uint64)
         self.wave_gpu = np.zeros(waves, np.int32)
         self.wave_xcd = np.zeros(waves, np.int32)
+        self.wave_cache = np.zeros(waves, np.int32)
         self.lds_bytes = max(kernel.lds_bytes, 0)
         stride = -(-self.lds_bytes // 16) * 16
         self.lds = np.zeros(max(16, stride * slots), np.uint8)
@@ -77,6 +78,7 @@ class Pool:
         self.wave_gpu[waves] = dispatch.gpu
         self.wave_xcd[waves] = number % 8
         dispatch.initialise(self, waves, workgroup)
+        self.memory.begin_workgroup(self, waves, dispatch, number)
 
     def _finish(self, waves: np.ndarray) -> None:
         self.status[waves] = DONE
@@ -115,10 +117,11 @@ class Pool:
             if not ready.any():
                 return moved
             order = np.where(ready, self.pc, _FAR)
-            first = int(order.min())
-            chosen = np.nonzero(order == first)[0]
-            if len(chosen) > self.node.window:
-                chosen = chosen[: self.node.window]
+            chosen = self.memory.choose(self, order)
+            if chosen is None:
+                chosen = np.nonzero(order == order.min())[0]
+            chosen = chosen[: self.node.window]
+            first = int(order[chosen[0]])
             order[chosen] = _FAR
             moved |= self._run_group(Group(self, chosen), first, int(order.min()))
 
@@ -140,6 +143,10 @@ class Pool:
                 return moved
             back = following <= number
             repeats += back
+            if segment.publishes and self.memory.preempts():
+                self.pc[g.sel] = following
+                self.yielded[g.sel] = True
+                return moved
             if following >= other or (back and (segment.waits or repeats > _PATIENCE)):
                 self.pc[g.sel] = following
                 self.yielded[g.sel] = back and (segment.waits or repeats > _PATIENCE)
@@ -212,8 +219,17 @@ class Pool:
             if self.status[wave] == AT_BARRIER:
                 lines.append(f"{where}: waits at the barrier before it")
             else:
-                address = int(self.polled[wave])
-                region = self.memory.regions.find(address)
-                target = region.describe(address) if region else f"{address:#x}"
-                lines.append(f"{where}: polls {target}")
+                lines.append(f"{where}: polls {self._polled(wave)}")
         return lines
+
+    def _polled(self, wave: int) -> str:
+        """What the lanes of a wave last read in a scoped load, with what stands there now."""
+        targets = []
+        for address in dict.fromkeys(self.polled[wave][self.polled[wave] != 0].tolist()):
+            region = self.memory.regions.find(address, 4)
+            if region is None:
+                targets.append(f"{address:#x}")
+            else:
+                value = int.from_bytes(self.memory.host_view(address, 4), "little")
+                targets.append(f"{region.describe(address)} (now {value:#x})")
+        return ", ".join(targets[:8]) or "nothing"

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 class MemoryRegion:
     """`nbytes` bytes at `address`. `home` is the GPU whose memory it is, or None for the host.
 
-    `parts` names sub-ranges as (offset, nbytes, name), for reports.
+    `parts` names sub-ranges as (offset, nbytes, name), for reports. `symmetric`: other GPUs reach it; `constant`: no
+    kernel writes it.
     """
 
     name: str
@@ -20,6 +21,8 @@ class MemoryRegion:
     nbytes: int
     home: int | None = None
     parts: tuple[tuple[int, int, str], ...] = ()
+    symmetric: bool = False
+    constant: bool = False
 
     @property
     def end(self) -> int:
@@ -41,7 +44,7 @@ def _union(run: list[tuple[int, MemoryRegion]]) -> MemoryRegion:
     start, end = min(r.address for _, r in run), max(r.end for _, r in run)
     shift = oldest.address - start
     parts = tuple((offset + shift, nbytes, name) for offset, nbytes, name in oldest.parts)
-    return MemoryRegion(oldest.name, start, end - start, oldest.home, parts)
+    return MemoryRegion(oldest.name, start, end - start, oldest.home, parts, oldest.symmetric, oldest.constant)
 
 
 class RegionTable:

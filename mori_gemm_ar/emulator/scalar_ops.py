@@ -19,7 +19,7 @@ _BINARY32 = {
     "s_add_i32": ("{0} + {1}", "((({0} ^ {r}) & ({1} ^ {r})) >> C31) != 0"),
     "s_sub_i32": ("{0} - {1}", "((({0} ^ {1}) & ({0} ^ {r})) >> C31) != 0"),
     "s_min_u32": ("np.minimum({0}, {1})", "{0} < {1}"),
-    "s_max_u32": ("np.maximum({0}, {1})", "{0} > {1}"),
+    "s_max_u32": ("np.maximum({0}, {1})", "{0} >= {1}"),
     "s_and_b32": ("{0} & {1}", "{r} != 0"),
     "s_or_b32": ("{0} | {1}", "{r} != 0"),
     "s_xor_b32": ("{0} ^ {1}", "{r} != 0"),
@@ -39,7 +39,7 @@ _BINARY32 = {
 }
 _SIGNED32 = {
     "s_min_i32": ("np.minimum({0}, {1})", "{0} < {1}"),
-    "s_max_i32": ("np.maximum({0}, {1})", "{0} > {1}"),
+    "s_max_i32": ("np.maximum({0}, {1})", "{0} >= {1}"),
     "s_ashr_i32": ("{0} >> ({1} & i4(31))", "{r} != 0"),
     "s_mul_hi_i32": ("mul_hi_i({0}, {1}).view(i4)", ""),
     "s_absdiff_i32": ("np.abs({0} - {1})", "{r} != 0"),
@@ -93,7 +93,7 @@ _SAVE_EXEC = {
 }
 _COMPARE = {"eq": "==", "lg": "!=", "gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 # Pure timing: they change no state that a program can see.
-_NO_EFFECT = ("s_nop", "s_setprio", "s_dcache_inv", "s_dcache_wb", "s_icache_inv", "s_ttracedata", "s_sethalt")
+_NO_EFFECT = ("s_nop", "s_setprio")
 
 
 def _array(emitter: Emitter, expression: str, operand: Operand, dtype: str = "u4") -> str:
@@ -162,9 +162,7 @@ def _bit_field(e: Emitter, i: Instruction) -> None:
     wide, signed = i.name.endswith("64"), i.name[6] == "i"
     value = e.ssrc64(i.operands[1]) if wide else e.ssrc(i.operands[1])
     value = _array(e, value, i.operands[1], "u8" if wide else "u4")
-    result = e.temp(
-        f"scalar_bfe(np.ascontiguousarray({value}), {e.ssrc(i.operands[2])}, {64 if wide else 32}, {signed})"
-    )
+    result = e.temp(f"scalar_bfe({value}, {e.ssrc(i.operands[2])}, {64 if wide else 32}, {signed})")
     e.line(f"scc[...] = {result} != 0")
     (e.sput64 if wide else e.sput)(i.operands[0], result)
 
@@ -322,15 +320,6 @@ def _get_register(e: Emitter, i: Instruction) -> None:
     e.sput(
         i.operands[0], f"bfe_u(g.xcc_id(), u4({fields[0]}), u4({fields[1] % 32})) if {fields[1]} < 32 else g.xcc_id()"
     )
-
-
-@handles("s_setreg_imm32_b32", "s_setreg_b32")
-def _set_register(e: Emitter, i: Instruction) -> None:
-    token = i.operands[0].value
-    # MODE bits other than rounding and denormals (e.g. FP exceptions) do not change results.
-    allowed = ("hwreg(HW_REG_MODE, 25, 1)", "hwreg(HW_REG_MODE, 23, 1)", "hwreg(HW_REG_MODE, 24, 1)")
-    if not isinstance(token, Token) or token.text not in allowed:
-        raise IsaError(f"{i}: this mode change is not modelled")
 
 
 @handles("s_memrealtime", "s_memtime")

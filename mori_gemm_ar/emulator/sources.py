@@ -20,15 +20,24 @@ _SDWA_SELECT = {
 }
 
 
+# Scalar-half instructions that choose halves by op_sel on this target; packed ones read it themselves.
+_OP_SEL = ("v_fma_f16", "v_mad_u16", "v_bitop3_b16", "v_pack_b32_f16")
+
+
+def upper_half(i: Instruction) -> int:
+    """Half of the destination that op_sel names: its last bit."""
+    return i.bits("op_sel", (0, 0, 0, 0))[-1]
+
+
 def source(e: Emitter, i: Instruction, position: int, view: str) -> str:
     """Source number `position` (1 is the first) with SDWA or DPP selection applied."""
     operand = i.operands[position]
     if view in ("q", "Q", "d"):
         return e.src64(operand, view)
-    half = i.bits("op_sel", (0, 0, 0, 0))[position - 1] if view in HALVES else 0
+    half = i.bits("op_sel", (0, 0, 0, 0))[position - 1] if view in HALVES and i.name in _OP_SEL else 0
     if i.encoding == "sdwa":
         return _sdwa_source(e, i, operand, position - 1, view)
-    if i.encoding in ("dpp", "e64_dpp") and position == 1:
+    if i.encoding == "dpp" and position == 1:
         return _dpp_source(e, i, operand, view)
     return e.src(operand, view, half)
 
@@ -79,33 +88,31 @@ def _dpp_lanes(i: Instruction) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _dpp_source(e: Emitter, i: Instruction, operand: Operand, view: str) -> str:
+    """The value from another lane. `k` shrinks to the lanes that are written: row and bank masks act on them only."""
+    lane = np.arange(64)
     rows, banks = i.option("row_mask", 15), i.option("bank_mask", 15)
-    if rows != 15 or banks != 15:
-        lane = np.arange(64)
-        writes = ((rows >> lane // 16) & 1) & ((banks >> lane % 16 // 4) & 1)
-        e.line(f"k = lanes({e.constant(writes.astype(bool))}, k, n)")
+    writes = ((rows >> lane // 16) & (banks >> lane % 16 // 4) & 1).astype(bool)
     lane_of, valid = _dpp_lanes(i)
-    old = i.operands[0]
-    moved = e.temp(
-        f"from_lanes({e.src(Operand(operand.value))}, {e.src(Operand(old.value))}, {e.constant(lane_of)}, "
-        f"{e.constant(valid)}, k, {'bound_ctrl' in i.modifiers})"
-    )
+    e.temporaries += 1
+    moved = f"t{e.temporaries}"
+    arguments = ", ".join(e.constant(value) for value in (lane_of, valid, writes))
+    e.line(f"k, {moved} = dpp({e.src(Operand(operand.value))}, {arguments}, k0, {i.has('bound_ctrl')})")
     if view in HALVES:
-        return f"{ {'w': 'lo16', 'j': 'lo16i', 'h': 'lo16f'}[view] }({moved})"
-    text = f"{moved}.view({ {'u': 'u4', 'i': 'i4', 'f': 'f4'}[view] })"
+        text = f"{ {'w': 'lo16', 'j': 'lo16i', 'h': 'lo16f'}[view] }({moved})"
+    else:
+        text = f"{moved}.view({ {'u': 'u4', 'i': 'i4', 'f': 'f4'}[view] })"
     text = f"np.abs({text})" if operand.absolute else text
     return f"np.negative({text})" if operand.neg else text
 
 
 def _finish(e: Emitter, i: Instruction, text: str, view: str) -> str:
     """Output modifiers of float results."""
-    for flag, factor in (("mul2", 2.0), ("mul4", 4.0), ("div2", 0.5)):
-        if flag in i.modifiers:
-            text = f"({text}) * f4({factor})"
+    if {"mul2", "mul4", "div2"} & set(i.modifiers):
+        raise IsaError(f"{i}: the hardware ignores output multipliers while denormals are enabled")
     if "clamp" in i.modifiers:
         if view not in ("f", "h"):
             raise IsaError(f"{i}: integer clamp is not modelled")
-        text = f"np.clip({text}, 0, 1)"
+        text = f"clamp({text})"
     return text
 
 

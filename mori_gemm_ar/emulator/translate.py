@@ -11,12 +11,13 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
-from mori_gemm_ar.emulator import helpers, matrix_ops, memory_ops, packed_ops, scalar_ops, vector_ops
+from mori_gemm_ar.emulator import fp8_ops, helpers, matrix_ops, memory_ops, packed_ops, scalar_ops, vector_ops
 from mori_gemm_ar.emulator.emit import HANDLERS, Binding, Emitter
 from mori_gemm_ar.errors import IsaError
 from mori_gemm_ar.isa import EXEC, Instruction, Kernel, basic_blocks
@@ -38,7 +39,7 @@ class Ending(enum.Enum):
 
 @dataclass(slots=True)
 class Segment:
-    """One translated segment. `waits` marks the body of a polling loop."""
+    """One translated segment. `waits`: part of a polling loop. `publishes`: ends at a scoped store or a fence."""
 
     number: int
     start: int
@@ -47,6 +48,7 @@ class Segment:
     condition: str = ""
     target: int = -1
     waits: bool = False
+    publishes: bool = False
     bindings: tuple[Binding, ...] = ()
     written: frozenset[tuple[str, int]] = frozenset()
     masked: bool = True
@@ -80,7 +82,7 @@ _WORKS = re.compile(r"(_store_|^ds_|^v_mfma|^buffer_store|_atomic_pk)")
 
 
 def _writes_exec(i: Instruction) -> bool:
-    if "saveexec" in i.name or i.name.startswith("v_cmpx"):
+    if "saveexec" in i.name:
         return True
     if not i.operands or not i.name.startswith("s_") or i.name.startswith(("s_cmp", "s_bitcmp", "s_store")):
         return False
@@ -99,13 +101,18 @@ def _ending(i: Instruction) -> tuple[Ending, str]:
     return simple.get(i.name, Ending.FALL), ""
 
 
-def _split(kernel: Kernel) -> list[Segment]:
+def _publishes(i: Instruction) -> bool:
+    scoped_store = "_store_" in i.name and i.has("sc1")
+    return scoped_store or "_atomic_" in i.name or i.name in ("buffer_wbl2", "buffer_inv")
+
+
+def _split(kernel: Kernel, weak: bool) -> list[Segment]:
     starts = []
     for block in basic_blocks(kernel):
         starts.append(block.start)
         for index in range(block.start, block.end - 1):
             i = kernel.instructions[index]
-            if _ending(i)[0] is not Ending.FALL or _writes_exec(i):
+            if _ending(i)[0] is not Ending.FALL or _writes_exec(i) or (weak and _publishes(i)):
                 starts.append(index + 1)
     starts = sorted(set(starts))
     number = {start: n for n, start in enumerate(starts)}
@@ -117,6 +124,7 @@ def _split(kernel: Kernel) -> list[Segment]:
         segment = Segment(n, start, end, ending, condition)
         if last.target:
             segment.target = number[kernel.labels[last.target]]
+        segment.publishes = weak and _publishes(last)
         segments.append(segment)
     return segments
 
@@ -133,21 +141,55 @@ def _mark_waits(kernel: Kernel, segments: list[Segment]) -> None:
                 segment.waits = True
 
 
+class _Modifiers(dict[str, str]):
+    """Modifiers of one instruction that remember which of them its handler asked for."""
+
+    def __init__(self, modifiers: dict[str, str]) -> None:
+        super().__init__(modifiers)
+        self._asked = {"dst_unused"}  # has no meaning beside dst_sel:DWORD, where LLVM prints it all the same
+
+    def __contains__(self, name: object) -> bool:
+        self._asked.add(str(name))
+        return super().__contains__(name)
+
+    def __getitem__(self, name: str) -> str:
+        self._asked.add(name)
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """As `dict.get`."""
+        self._asked.add(name)
+        return super().get(name, default)
+
+    def require_used(self) -> None:
+        """Raise `IsaError` for a modifier that the handler would have ignored."""
+        ignored = sorted(set(self) - self._asked)
+        if ignored:
+            raise IsaError(f"modifier {ignored[0]!r} is not modelled for this instruction")
+
+
+def _no_code(e: Emitter, i: Instruction) -> None:
+    """Control flow: the pool looks at how a segment ends."""
+
+
 def _emit_segment(kernel: Kernel, segment: Segment, weak: bool) -> Emitter:
     emitter = Emitter(weak=weak)
     for index in range(segment.start, segment.end):
         i = kernel.instructions[index]
-        if i.name in ("s_barrier", "s_endpgm", "s_sleep") or is_branch(i):
-            continue
-        handler = HANDLERS.get(i.name)
+        plain = i.name in ("s_barrier", "s_endpgm", "s_sleep") or is_branch(i)
+        handler = HANDLERS.get(i.name, _no_code if plain else None)
         if handler is None:
             raise IsaError(f"kernel {kernel.name!r}, {i}: instruction {i.name!r} is not known to the emulator")
         if emitter.pending and not i.name.startswith("v_mfma") and matrix_ops.conflicts(emitter.pending, i):
             matrix_ops.flush(emitter)
+        modifiers = _Modifiers(i.modifiers)
         try:
-            handler(emitter, i)
+            handler(emitter, replace(i, modifiers=modifiers))
+            modifiers.require_used()
         except IsaError as error:
             raise IsaError(f"kernel {kernel.name!r}, {i}: {error}") from None
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            raise IsaError(f"kernel {kernel.name!r}, {i}: operands are not those of {i.name!r}") from error
     if emitter.pending:
         matrix_ops.flush(emitter)
     return emitter
@@ -159,13 +201,15 @@ _NAMESPACE = {
     **vector_ops.vector_namespace(),
     "np": np,
     "multiply_add": matrix_ops.multiply_add,
+    "encode_e4m3": fp8_ops.encode_e4m3,
+    "unpack_e4m3": fp8_ops.unpack_e4m3,
 }
 
 
 @lru_cache(maxsize=64)
 def _translate(sha: str, weak: bool, holder: _Holder) -> Program:
     kernel = holder.kernel
-    segments = _split(kernel)
+    segments = _split(kernel, weak)
     _mark_waits(kernel, segments)
     namespace = dict(_NAMESPACE)
     sources, highest = [], 0

@@ -4,13 +4,11 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
 from mori_gemm_ar.emulator.emit import Emitter, handles
-from mori_gemm_ar.emulator.sources import source, store
-from mori_gemm_ar.isa import EXEC, VCC, Instruction, Literal, Operand
+from mori_gemm_ar.emulator.sources import source, store, upper_half
+from mori_gemm_ar.isa import VCC, Instruction, Literal, Operand
 
 # One ufunc: (view, ufunc). Written straight into the destination under the mask.
 _UFUNC = {
@@ -74,7 +72,7 @@ _EXPRESSIONS = {
     "v_max3_i32": ("i", "iii", "np.maximum(np.maximum({0}, {1}), {2})"),
     "v_med3_u32": ("u", "uuu", "np.maximum(np.minimum({0}, {1}), np.minimum(np.maximum({0}, {1}), {2}))"),
     "v_med3_i32": ("i", "iii", "np.maximum(np.minimum({0}, {1}), np.minimum(np.maximum({0}, {1}), {2}))"),
-    "v_lshl_add_u64": ("q", "quq", "({0} << ({1} & u4(63)).astype(u8)) + {2}"),
+    "v_lshl_add_u64": ("q", "quq", "({0} << ({1} & u4(7)).astype(u8)) + {2}"),
     "v_mbcnt_lo_u32_b32": ("u", "uu", "mbcnt({0}, {1}, False)"),
     "v_mbcnt_hi_u32_b32": ("u", "uu", "mbcnt({0}, {1}, True)"),
     # float32
@@ -83,8 +81,8 @@ _EXPRESSIONS = {
     "v_max3_f32": ("f", "fff", "max_num(max_num({0}, {1}), {2})"),
     "v_min3_f32": ("f", "fff", "min_num(min_num({0}, {1}), {2})"),
     "v_med3_f32": ("f", "fff", "med3({0}, {1}, {2})"),
-    "v_maximum3_f32": ("f", "fff", "np.maximum(np.maximum({0}, {1}), {2})"),
-    "v_minimum3_f32": ("f", "fff", "np.minimum(np.minimum({0}, {1}), {2})"),
+    "v_maximum3_f32": ("f", "fff", "maximum(maximum({0}, {1}), {2})"),
+    "v_minimum3_f32": ("f", "fff", "minimum(minimum({0}, {1}), {2})"),
     "v_fma_f32": ("f", "fff", "fma32({0}, {1}, {2})"),
     "v_trunc_f32": ("f", "f", "np.trunc({0})"),
     "v_ceil_f32": ("f", "f", "np.ceil({0})"),
@@ -97,8 +95,8 @@ _EXPRESSIONS = {
     "v_sqrt_f32": ("f", "f", "np.sqrt({0})"),
     "v_exp_f32": ("f", "f", "np.exp2({0}.astype(f8)).astype(f4)"),
     "v_log_f32": ("f", "f", "np.log2({0}.astype(f8)).astype(f4)"),
-    "v_sin_f32": ("f", "f", "np.sin({0}.astype(f8) * (2 * np.pi)).astype(f4)"),
-    "v_cos_f32": ("f", "f", "np.cos({0}.astype(f8) * (2 * np.pi)).astype(f4)"),
+    "v_sin_f32": ("f", "f", "sine({0})"),
+    "v_cos_f32": ("f", "f", "cosine({0})"),
     "v_ldexp_f32": ("f", "fi", "np.ldexp({0}.astype(f8), np.clip({1}, -1000, 1000)).astype(f4)"),
     "v_frexp_exp_i32_f32": ("u", "f", "frexp_exponent({0})"),
     "v_frexp_mant_f32": ("f", "f", "frexp_mantissa({0})"),
@@ -159,7 +157,7 @@ def _ufunc(e: Emitter, i: Instruction) -> None:
     a, b = source(e, i, 1, view), source(e, i, 2, view)
     if function.startswith("~"):
         function, a, b = function[1:], b, a
-    plain = i.encoding not in ("sdwa", "dpp", "e64_dpp") and not {"clamp", "mul2", "mul4", "div2"} & set(i.modifiers)
+    plain = i.encoding not in ("sdwa", "dpp") and not {"clamp", "mul2", "mul4", "div2"} & set(i.modifiers)
     if plain:
         e.line(f"{function}({a}, {b}, out={e.vdst(i.operands[0], view)}, where=k)")
     else:
@@ -169,7 +167,7 @@ def _ufunc(e: Emitter, i: Instruction) -> None:
 
 
 def _reset_mask(e: Emitter, i: Instruction) -> None:
-    if i.encoding in ("dpp", "e64_dpp"):
+    if i.encoding == "dpp":
         e.line("k = k0")
 
 
@@ -187,14 +185,10 @@ def _mul_legacy(e: Emitter, i: Instruction) -> None:
     store(e, i, f"np.where(({a} == 0) | ({b} == 0), f4(0), {a} * {b})", "f")
 
 
-@handles("v_fmac_f32", "v_mac_f32", "v_fmamk_f32", "v_fmaak_f32")
+@handles("v_fmac_f32", "v_fmamk_f32", "v_fmaak_f32")
 def _fmac(e: Emitter, i: Instruction) -> None:
-    if i.name in ("v_fmac_f32", "v_mac_f32"):
-        a, b, c = source(e, i, 1, "f"), source(e, i, 2, "f"), e.src(Operand(i.operands[0].value), "f")
-    elif i.name == "v_fmamk_f32":
-        a, b, c = (source(e, i, p, "f") for p in (1, 2, 3))
-    else:
-        a, b, c = (source(e, i, p, "f") for p in (1, 2, 3))
+    a, b = source(e, i, 1, "f"), source(e, i, 2, "f")
+    c = e.src(Operand(i.operands[0].value), "f") if i.name == "v_fmac_f32" else source(e, i, 3, "f")
     store(e, i, f"fma32({a}, {b}, {c})", "f")
     _reset_mask(e, i)
 
@@ -217,11 +211,8 @@ def _bitop3(e: Emitter, i: Instruction) -> None:
 @handles("v_bitop3_b16")
 def _bitop3_half(e: Emitter, i: Instruction) -> None:
     a, b, c = (f"({source(e, i, p, 'w')}).astype(u4)" for p in (1, 2, 3))
-    result = f"bitop3({a}, {b}, {c}, {i.option('bitop3')}) & u4(0xFFFF)"
-    if "op_sel" in i.modifiers and i.bits("op_sel", (0, 0, 0, 0))[-1]:
-        e.line(f"np.copyto({e.vdst(i.operands[0], 'w', 1)}, ({result}).astype(u2), where=k)")
-    else:
-        e.put(i.operands[0], result)
+    result = f"bitop3({a}, {b}, {c}, {i.option('bitop3')}).astype(u2)"
+    e.line(f"np.copyto({e.vdst(i.operands[0], 'w', upper_half(i))}, {result}, where=k)")
 
 
 @handles("v_mad_u64_u32", "v_mad_i64_i32")
@@ -230,11 +221,13 @@ def _mad64(e: Emitter, i: Instruction) -> None:
     view = "u" if kind == "u8" else "i"
     a, b = (e.src(i.operands[p], view) for p in (2, 3))
     addend = e.temp(f"{e.src64(i.operands[4])} | u8(0)")
-    result = e.temp(f"({a}.astype({kind}) * {b}.astype({kind})).view(u8) + {addend}")
+    product = e.temp(f"({a}.astype({kind}) * {b}.astype({kind})).view(u8)")
+    result = e.temp(f"{product} + {addend}")
     if kind == "u8":
         e.put_lane_mask(i.operands[1], f"{result} < {addend}")
-    else:
-        e.put_lane_mask(i.operands[1], "np.zeros((n, 64), bool)")
+    else:  # the sign of the exact sum
+        overflow = f"(({product} ^ {result}) & ({addend} ^ {result}))"
+        e.put_lane_mask(i.operands[1], f"({overflow} ^ {result}).view(i8) < 0")
     e.put64(i.operands[0], result)
 
 
@@ -271,33 +264,21 @@ def _div_scale(e: Emitter, i: Instruction) -> None:
 
 @handles("v_div_fmas_f32")
 def _div_fmas(e: Emitter, i: Instruction) -> None:
-    a, b, c = (e.src(i.operands[p], "f") for p in (1, 2, 3))
-    value = e.temp(f"fma32({a}, {b}, {c})")
-    mask = e.lane_mask(Operand(VCC))
-    store(e, i, f"np.where({mask}, {value} * np.where(np.abs({c}) > f4(2.0), f4(2.0**64), f4(2.0**-64)), {value})", "f")
+    a, b, c = (source(e, i, p, "f") for p in (1, 2, 3))
+    store(e, i, f"div_fmas({a}, {b}, {c}, {e.lane_mask(Operand(VCC))})", "f")
 
 
 def _compare(e: Emitter, i: Instruction) -> None:
-    match = re.fullmatch(r"v_cmpx?_(\w+)_([iuf]\d+)", i.name)
-    assert match is not None
-    relation, kind = match.groups()
+    _, _, relation, kind = i.name.split("_")
     view = _VIEW_OF_TYPE[kind]
-    first = 1
     if relation == "class":
-        text = f"classify({source(e, i, first, view)}, {e.src(i.operands[first + 1])})"
+        text = f"classify({source(e, i, 1, view)}, {e.src(i.operands[2])})"
     else:
-        a, b = source(e, i, first, view), source(e, i, first + 1, view)
-        text = _relation(relation, a, b)
-    if i.name.startswith("v_cmpx"):
-        e.put_lane_mask(i.operands[0], text)
-        e.sput64(Operand(EXEC), e.spair(VCC.index) if i.operands[0].reg == VCC else e.ssrc64(i.operands[0]))
-    else:
-        e.put_lane_mask(i.operands[0], text)
+        text = _relation(relation, source(e, i, 1, view), source(e, i, 2, view))
+    e.put_lane_mask(i.operands[0], text)
 
 
 def _relation(relation: str, a: str, b: str) -> str:
-    if relation in ("f", "t", "tru"):
-        return f"np.full((n, 64), {relation != 'f'})"
     if relation == "o":
         return f"~(np.isnan({a}) | np.isnan({b}))"
     if relation == "u":
@@ -310,35 +291,12 @@ def _relation(relation: str, a: str, b: str) -> str:
     return f"{a} {_COMPARE[relation]} {b}"
 
 
-_INTEGER = ("u32", "i32", "u64", "i64", "u16", "i16")
-_FLOAT = ("f32", "f64", "f16")
-for _prefix in ("v_cmp", "v_cmpx"):
-    handles(*(f"{_prefix}_{r}_{t}" for t in _INTEGER for r in ("f", "lt", "eq", "le", "gt", "ne", "ge", "t")))(_compare)
-    handles(
-        *(
-            f"{_prefix}_{r}_{t}"
-            for t in _FLOAT
-            for r in (
-                "f",
-                "lt",
-                "eq",
-                "le",
-                "gt",
-                "lg",
-                "ge",
-                "o",
-                "u",
-                "nge",
-                "nlg",
-                "ngt",
-                "nle",
-                "neq",
-                "nlt",
-                "tru",
-            )
-        )
-    )(_compare)
-    handles(*(f"{_prefix}_class_{t}" for t in _FLOAT))(_compare)
+_RELATIONS = {
+    "u32 i32 u64 i64 u16 i16": "lt eq le gt ne ge",
+    "f32 f64 f16": "lt eq le gt lg ge o u nge nlg ngt nle neq nlt class",
+}
+for _types, _relations in _RELATIONS.items():
+    handles(*(f"v_cmp_{r}_{t}" for t in _types.split() for r in _relations.split()))(_compare)
 
 
 @handles("v_readfirstlane_b32")

@@ -45,6 +45,8 @@ def basic_blocks(kernel: Kernel) -> tuple[BasicBlock, ...]:
                 raise IsaError(f"kernel {kernel.name!r} runs off its end after {last}")
             successors.append(number[end])
         if last.target:
+            if kernel.labels[last.target] not in number:
+                raise IsaError(f"kernel {kernel.name!r} branches to its end after {last}")
             successors.append(number[kernel.labels[last.target]])
         blocks.append(BasicBlock(n, start, end, tuple(successors)))
     return tuple(blocks)

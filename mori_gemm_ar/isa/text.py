@@ -22,6 +22,7 @@ _IGNORED = {
     ".fill", ".protected", ".weak", ".hidden", ".ident", ".file", ".loc", ".cfi_sections", ".cfi_startproc",
     ".cfi_endproc", ".addrsig", ".addrsig_sym", ".amdgpu_lds", ".local", ".comm",
 }  # fmt: skip
+_RESOURCES = ("amdhsa_kernarg_size", "amdhsa_group_segment_fixed_size", "amdhsa_private_segment_fixed_size")
 _ENCODING = re.compile(r"_(e32|e64|dpp|sdwa)$|_(e64_dpp)$")
 _MODIFIER = re.compile(r"^([a-z_0-9]+):(.+)$")
 _FLAGS = {
@@ -271,6 +272,15 @@ def parse_isa(text: str) -> IsaModule:
     Raises `IsaError` when the text is truncated (no metadata, a body without end), made for another target, or holds
     an unknown directive, operand or modifier. Mnemonics are checked by whoever executes or audits them.
     """
+    try:
+        return _parse(text)
+    except IsaError:
+        raise
+    except (KeyError, ValueError) as error:
+        raise IsaError(f"ISA text must be what the compiler printed; it is damaged: {error!r}") from error
+
+
+def _parse(text: str) -> IsaModule:
     parser = _Parser()
     for number, raw in enumerate(text.splitlines(), start=1):
         parser.feed(number, raw)
@@ -282,11 +292,14 @@ def parse_isa(text: str) -> IsaModule:
     kernels = {}
     for name, descriptor in parser.descriptors.items():
         body = parser.bodies.get(name)
-        if body is None or not body.closed or name not in metadata:
+        if body is None or not body.instructions or not body.closed or name not in metadata:
             raise IsaError(f"kernel {name!r} must have a body, an end label and metadata; the text is truncated")
         missing = [i.target for i in body.instructions if i.target and i.target not in body.labels]
         if missing:
             raise IsaError(f"kernel {name!r} branches to {missing[0]!r}, which is not defined")
+        for resource in _RESOURCES:
+            if descriptor.get(resource, -1) < 0:
+                raise IsaError(f"kernel {name!r} must have a valid .{resource}; the text is damaged")
         args, numbers = metadata[name]
         sha = hashlib.sha256("\n".join(body.lines).encode()).hexdigest()
         kernels[name] = Kernel(name, tuple(body.instructions), body.labels, descriptor, args, numbers, sha)

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 mori_gemm_ar contributors
+"""What caches and peers see of one memory region in weak mode, line by line.
+
+The region's own bytes are what its home GPU finds in memory. Peers find `peer`, which follows only when a writer
+releases at system scope. Each view keeps, per line, the content before the last write, its time and its writer: a
+reader that has not invalidated since may still be served the old content.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from mori_gemm_ar.emulator.regions import MemoryRegion
+
+LINE = 128
+HOME, PEER = 0, 1
+NOBODY = -1
+
+
+@dataclass(slots=True)
+class View:
+    """One side's history: content before the last write, its time, the cache that wrote, and whether it was remote."""
+
+    previous: np.ndarray
+    time: np.ndarray
+    writer: np.ndarray
+    remote: np.ndarray
+    last: int = 0
+
+    @classmethod
+    def of(cls, lines: int) -> View:
+        """An empty history."""
+        return cls(
+            np.zeros((lines, LINE), np.uint8),
+            np.zeros(lines, np.int64),
+            np.full(lines, NOBODY, np.int32),
+            np.zeros(lines, bool),
+        )
+
+
+@dataclass(slots=True)
+class DirtyLines:
+    """Bytes that one cache holds and has not written back."""
+
+    slot: np.ndarray
+    data: np.ndarray = field(default_factory=lambda: np.zeros((64, LINE), np.uint8))
+    mask: np.ndarray = field(default_factory=lambda: np.zeros((64, LINE), np.uint8))
+    lines: np.ndarray = field(default_factory=lambda: np.zeros(64, np.int64))
+    count: int = 0
+
+    def slots_for(self, lines: np.ndarray) -> np.ndarray:
+        """Slot of each line; new lines get one."""
+        slots = self.slot[lines]
+        if (slots < 0).any():
+            fresh = np.unique(lines[slots < 0])
+            needed = self.count + len(fresh)
+            if needed > len(self.data):
+                size = max(needed, 2 * len(self.data))
+                for name in ("data", "mask"):
+                    grown = np.zeros((size, LINE), np.uint8)
+                    grown[: self.count] = getattr(self, name)[: self.count]
+                    setattr(self, name, grown)
+                self.lines = np.resize(self.lines, size)
+            self.slot[fresh] = np.arange(self.count, needed)
+            self.lines[self.count : needed] = fresh
+            self.count = needed
+            slots = self.slot[lines]
+        return slots
+
+
+class Shadow:
+    """Weak-mode state of one region."""
+
+    def __init__(self, region: MemoryRegion) -> None:
+        self.region = region
+        self.lines = -(-region.nbytes // LINE)
+        memory = (ctypes.c_char * region.nbytes).from_address(region.address)
+        self.raw: np.ndarray = np.frombuffer(memory, np.uint8)  # type: ignore[call-overload]
+        self.views = [View.of(self.lines), View.of(self.lines)]
+        # Only symmetric memory has readers elsewhere.
+        self.peer: np.ndarray | None = None
+        self.owner = np.full(self.lines, NOBODY, np.int32)  # cache whose agent-scope writes peers have not seen
+        self.dirty: dict[int, DirtyLines] = {}
+        if region.symmetric:
+            self.peer = np.zeros(self.lines * LINE, np.uint8)
+            self.peer[: region.nbytes] = self.raw
+
+    def content(self, view: int) -> np.ndarray:
+        """Current bytes of a view."""
+        return self.raw if view == HOME or self.peer is None else self.peer
+
+    # ---- writing ---------------------------------------------------------------------------------------------
+    def begin_write(self, view: int, lines: np.ndarray, now: int, writer: int, remote: bool) -> None:
+        """Keep the old content of (unique) lines that are about to change in a view."""
+        history = self.views[view]
+        content = self.content(view)
+        inner = lines[(lines + 1) * LINE <= len(content)]
+        whole = content[: len(content) // LINE * LINE].reshape(-1, LINE)
+        history.previous[inner] = whole[inner]
+        if len(inner) != len(lines):
+            start = (self.lines - 1) * LINE
+            history.previous[self.lines - 1, : len(content) - start] = content[start:]
+        history.time[lines], history.writer[lines], history.remote[lines] = now, writer, remote
+        history.last = now
+
+    def write_lines(self, view: int, lines: np.ndarray, data: np.ndarray, mask: np.ndarray) -> None:
+        """Write masked bytes of whole lines."""
+        index = lines[:, None] * LINE + np.arange(LINE)
+        chosen = (mask != 0) & (index < self.region.nbytes)
+        self.content(view)[index[chosen]] = data[chosen]
+
+    def publish(self, lines: np.ndarray, now: int, writer: int) -> None:
+        """Let peers see what the home GPU's memory holds."""
+        self.owner[lines] = NOBODY
+        if self.peer is None or not len(lines):
+            return
+        self.begin_write(PEER, lines, now, writer, False)
+        index = (lines[:, None] * LINE + np.arange(LINE)).reshape(-1)
+        index = index[index < self.region.nbytes]
+        self.peer[index] = self.raw[index]
+
+    # ---- dirty bytes -----------------------------------------------------------------------------------------
+    def dirty_of(self, cache: int) -> DirtyLines:
+        """The dirty lines of a cache in this region."""
+        if cache not in self.dirty:
+            self.dirty[cache] = DirtyLines(np.full(self.lines, -1, np.int32))
+        return self.dirty[cache]
+
+    def take_dirty(self, cache: int) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+        """Remove and return (lines, data, mask) of a cache, or None."""
+        found = self.dirty.pop(cache, None)
+        if found is None or not found.count:
+            return None
+        return found.lines[: found.count], found.data[: found.count], found.mask[: found.count]

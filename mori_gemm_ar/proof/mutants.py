@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 mori_gemm_ar contributors
+"""Mutants of emitted ISA: each leaves out, weakens or misplaces one part of a kernel's synchronisation."""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mori_gemm_ar.isa import Instruction, Kernel, parse_isa
+from mori_gemm_ar.isa.cfg import is_branch
+
+
+class Operator(enum.Enum):
+    """What a mutant does. The value names it in reports and replay commands."""
+
+    DROP_WRITEBACK = "drop-writeback"
+    WEAKEN_WRITEBACK = "weaken-writeback"  # one scope down
+    DROP_INVALIDATE = "drop-invalidate"
+    WEAKEN_INVALIDATE = "weaken-invalidate"  # one scope down
+    WEAKEN_SCOPE = "weaken-scope"  # a scoped load, store or atomic one scope down
+    DROP_BARRIER = "drop-barrier"
+    DROP_WAIT = "drop-wait"  # the vmcnt of a wait
+    LOOSEN_WAIT = "loosen-wait"  # one more memory operation may be in flight
+    SKIP_POLL = "skip-poll"  # leave a polling loop after the first look
+    PUBLISH_EARLY = "publish-early"  # the flag before the writeback
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One changed ISA text. `line` is that of the original text."""
+
+    operator: Operator
+    line: int
+    original: str
+    changed: str
+    isa: str
+
+    @property
+    def name(self) -> str:
+        """`drop-barrier@123`, as replay commands take it."""
+        return f"{self.operator.value}@{self.line}"
+
+
+_WEAKER = {"sc0 sc1": "sc1", "sc1": ""}
+
+
+def _scope(text: str) -> str:
+    flags = re.findall(r"\bsc[01]\b", text)
+    return " ".join(f for f in ("sc0", "sc1") if f in flags)
+
+
+def _rescope(text: str, scope: str) -> str:
+    bare = re.sub(r"\s+sc[01]\b", "", text)
+    return f"{bare} {scope}".rstrip()
+
+
+def _without_vmcnt(i: Instruction) -> str | None:
+    """The wait without its vmcnt part; None when nothing else is left."""
+    rest = [str(o) for o in i.operands if not str(o).startswith("vmcnt")]
+    return f"s_waitcnt {' '.join(rest)}" if rest else None
+
+
+def _vmcnt(i: Instruction) -> int | None:
+    for operand in i.operands:
+        if match := re.fullmatch(r"vmcnt\((\d+)\)", str(operand)):
+            return int(match[1])
+    return None
+
+
+class _Maker:
+    """Walks one kernel and yields its mutants."""
+
+    def __init__(self, isa: str, name: str) -> None:
+        self.lines = isa.splitlines()
+        self.kernel: Kernel = parse_isa(isa).kernel(name)
+
+    def _with(self, operator: Operator, i: Instruction, changed: str | None) -> Mutant:
+        lines = list(self.lines)
+        lines[i.line - 1] = f"\t{changed}" if changed else ""
+        return Mutant(operator, i.line, i.text, changed or "(deleted)", "\n".join(lines) + "\n")
+
+    def all(self) -> Iterator[Mutant]:
+        for i in self.kernel.instructions:
+            yield from self._caches(i)
+            yield from self._scopes(i)
+            if i.name == "s_barrier":
+                yield self._with(Operator.DROP_BARRIER, i, None)
+            if i.name == "s_waitcnt" and (count := _vmcnt(i)) is not None:
+                yield self._with(Operator.DROP_WAIT, i, _without_vmcnt(i))
+                if count < 62:
+                    text = i.text.replace(f"vmcnt({count})", f"vmcnt({count + 1})")
+                    yield self._with(Operator.LOOSEN_WAIT, i, text)
+        yield from self._polls()
+        yield from self._early()
+
+    def _caches(self, i: Instruction) -> Iterator[Mutant]:
+        operators = {
+            "buffer_wbl2": (Operator.DROP_WRITEBACK, Operator.WEAKEN_WRITEBACK),
+            "buffer_inv": (Operator.DROP_INVALIDATE, Operator.WEAKEN_INVALIDATE),
+        }.get(i.name)
+        if operators is None:
+            return
+        yield self._with(operators[0], i, None)
+        weaker = _WEAKER.get(_scope(i.text))
+        if weaker:
+            yield self._with(operators[1], i, _rescope(i.text, weaker))
+
+    def _scopes(self, i: Instruction) -> Iterator[Mutant]:
+        if i.name.startswith("buffer_") or not ("_load_" in i.name or "_store_" in i.name):
+            return
+        scope = _scope(i.text)
+        while scope in _WEAKER:
+            scope = _WEAKER[scope]
+            yield self._with(Operator.WEAKEN_SCOPE, i, _rescope(i.text, scope))
+
+    def _polls(self) -> Iterator[Mutant]:
+        """Backward branches of loops that repeat a scoped load."""
+        for i in self.kernel.instructions:
+            if not is_branch(i) or i.target is None:
+                continue
+            start = self.kernel.labels[i.target]
+            body = self.kernel.instructions[start : i.index]
+            polls = any("_load_" in b.name and b.has("sc1") for b in body)
+            if start <= i.index and polls and not any("_store_" in b.name for b in body):
+                yield self._with(Operator.SKIP_POLL, i, None)
+
+    def _early(self) -> Iterator[Mutant]:
+        """Move each scoped store in front of the nearest writeback before it."""
+        code = self.kernel.instructions
+        for i in code:
+            if "_store_" not in i.name or not i.has("sc1"):
+                continue
+            before = [b for b in code[: i.index] if b.name == "buffer_wbl2"]
+            between = code[before[-1].index : i.index] if before else ()
+            if before and not any("_load_" in b.name or "_store_" in b.name for b in between):
+                lines = list(self.lines)
+                lines[i.line - 1] = ""
+                # What the store's operands need is computed after the writeback: move the writeback, not the store.
+                writeback = lines[before[-1].line - 1]
+                lines[before[-1].line - 1] = ""
+                lines[i.line - 1] = f"\t{i.text}\n{writeback}"
+                yield Mutant(Operator.PUBLISH_EARLY, i.line, i.text, "(before the writeback)", "\n".join(lines) + "\n")
+
+
+def mutants_of(isa: str, kernel: str) -> list[Mutant]:
+    """All mutants of a kernel, in program order by operator of each line."""
+    return list(_Maker(isa, kernel).all())
