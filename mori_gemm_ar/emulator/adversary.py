@@ -32,6 +32,7 @@ class Adversary:
     split: float = 0.2  # waves that could run together are parted
     delay: float = 0.06  # at a scheduling point, some waves fall asleep for a while
     preempt: float = 0.3  # waves pause right after a publication
+    late: float = 0.5  # per round, the end of a kernel goes unnoticed
     domain: CacheDomain = CacheDomain.WORKGROUP
 
 

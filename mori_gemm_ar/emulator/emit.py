@@ -39,6 +39,15 @@ def handles(*names: str) -> Callable[[Handler], Handler]:
     return register
 
 
+def _extended(value: int | float, view: str) -> int | float:
+    """A constant as a 64-bit source: a literal is the upper half of a float64 and is sign-extended for int64."""
+    if isinstance(value, float) or -16 <= value <= 64:
+        return value
+    if view == "d":
+        return value << 32
+    return value - (1 << 32) if view == "Q" and value >> 31 == 1 else value
+
+
 @dataclass(frozen=True, slots=True)
 class Binding:
     """What a name in the generated code refers to: register file, index, view letter, half, column shape."""
@@ -183,7 +192,7 @@ class Emitter:
                 text = f"join({self.vreg(low)}, {self.vreg(high)})"
             text = {"q": text, "Q": f"{text}.view(i8)", "d": f"{text}.view(f8)"}[view]
         elif isinstance(value, Literal):
-            text = self._literal(value.value, "d" if view == "d" else "q")
+            text = self._literal(_extended(value.value, view), "d" if view == "d" else "q")
             text = f"{text}.view(i8)" if view == "Q" else text
         else:
             raise IsaError(f"operand {operand} is not a 64-bit source")

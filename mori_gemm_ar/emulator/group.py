@@ -157,6 +157,9 @@ class Group:
         """`s_waitcnt vmcnt`."""
         self.pool.memory.wait(self, vmcnt)
 
+    def wait_lds(self, lgkmcnt: int) -> None:
+        """`s_waitcnt lgkmcnt`: LDS accesses take effect at once."""
+
     # ---- buffers ---------------------------------------------------------------------------------------------
     def _buffer(self, base, records, lane_offset, scalar_offset, immediate: int):
         """Address of each lane, its offset in the buffer, and the size of the buffer."""

@@ -78,22 +78,27 @@ class HeldOperations:
     def land_all(self) -> None:
         """Everything takes effect."""
         held, self._held = self._held, []
-        for operation in held:
-            self._effect(operation)
+        self._happen(held)
 
     def land(self, chosen: Callable[[HeldOperation], np.ndarray | None]) -> None:
         """Those lanes take effect for which `chosen` gives True."""
-        kept = []
+        kept, landing = [], []
         for operation in self._held:
             lanes = chosen(operation)
             if lanes is None or not lanes.any():
                 kept.append(operation)
             elif lanes.all():
-                self._effect(operation)
+                landing.append(operation)
             else:
-                self._effect(operation.part(lanes))
+                landing.append(operation.part(lanes))
                 kept.append(operation.part(~lanes))
         self._held = kept
+        self._happen(landing)
+
+    def _happen(self, landing: list[HeldOperation]) -> None:
+        """A writeback covers only what had taken effect when it started, so those that nothing ordered go first."""
+        for operation in sorted(landing, key=lambda h: h.kind is not Kind.WRITE_BACK):
+            self._effect(operation)
 
     def wait(self, g: Group, vmcnt: int) -> None:
         """`s_waitcnt vmcnt`: all but the last `vmcnt` operations of each wave of the group take effect."""

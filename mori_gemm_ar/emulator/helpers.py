@@ -196,7 +196,9 @@ def fma32(a, b, c) -> np.ndarray:
     bits = total.view(u8)
     risky = ((bits & u8(0x1FFFFFFF)) == u8(0x10000000)) | (np.abs(total) < f8(2.0**-126))
     if risky.any():
-        total = np.where(risky, _round_to_odd(*np.broadcast_arrays(product, addend, total)), total)
+        product, addend, total = np.broadcast_arrays(product, addend, total)
+        total = total.copy()
+        total[risky] = _round_to_odd(product[risky], addend[risky], total[risky])
     return total.astype(f4)
 
 

@@ -161,7 +161,7 @@ def _joins(pending: list[PendingMatrix], new: PendingMatrix) -> bool:
 def conflicts(pending: list[PendingMatrix], i: Instruction) -> bool:
     """Whether an instruction touches what queued MFMAs will write, or may overwrite what they still read."""
     registers = [o.reg for o in i.operands if o.reg is not None and o.reg.file != "s"]
-    stores = "store" in i.name or "write" in i.name
+    stores = "_store_" in i.name or i.name.startswith("ds_write")
     written = registers if "swap" in i.name else registers[: 0 if stores else 1]
     for old in pending:
         if any(overlap(old.d, r) for r in registers):
@@ -242,11 +242,13 @@ def _fp8(n: int, shape: MatrixShape, count: int, steps: int, words: np.ndarray, 
         # Register halves h of lane group q hold k from 64 h + 16 q on, which lies in block 2 h + q // 2.
         blocks = exponents.reshape(count, steps, n, 4, shape.m).transpose(2, 0, 4, 1, 3)
         chosen = blocks[..., [[0, 2], [0, 2], [1, 3], [1, 3]]]
-        wide = np.float32 if _is_plain(exponents) else np.float64
-        factors = np.ldexp(wide(1), chosen - 127)
-        factors[chosen == 255] = np.nan
         halves = values.reshape(n, count, shape.m, steps, shape.groups, 2, -1)
-        values = halves * factors[..., None]
+        if _is_plain(exponents):
+            halves *= (chosen << 23).view(np.float32)[..., None]
+        else:
+            factors = np.ldexp(1.0, chosen - 127)
+            factors[chosen == 255] = np.nan
+            values = halves * factors[..., None]
     return values.reshape(n, count * shape.m, -1)
 
 

@@ -9,6 +9,7 @@ checked against the region table first. LDS and scratch live in the pool.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
@@ -111,6 +112,8 @@ class FunctionalMemory:
     def __init__(self, regions: RegionTable) -> None:
         self.regions = regions
         self.space = AddressSpace()
+        # Told of scoped stores that take effect after their issue: pool, waves, addresses.
+        self.landed: Callable[[Pool, np.ndarray, np.ndarray], None] | None = None
 
     # ---- events of the node, of interest to weaker memories ------------------------------------------------
     def submitted(self, gpu: int, idle: bool) -> None:
@@ -127,6 +130,10 @@ class FunctionalMemory:
 
     def gpu_idle(self, gpu: int) -> None:
         """All work of a GPU has ended."""
+
+    def completes(self) -> bool:
+        """Whether a kernel whose workgroups have ended is noticed as complete in this round."""
+        return True
 
     def idle_round(self) -> bool:
         """No wave moved; returns whether memory did."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from mori_gemm_ar.emulator.allocator import keep_freed_pages
 from mori_gemm_ar.emulator.memory import FunctionalMemory
+from mori_gemm_ar.emulator.observer import Observer
 from mori_gemm_ar.emulator.pool import Pool
 from mori_gemm_ar.emulator.regions import MemoryRegion, RegionTable
 from mori_gemm_ar.emulator.translate import Program, translate
@@ -156,7 +157,7 @@ class Node:
     """`gpus` emulated GPUs that share one address space.
 
     residency: workgroups of one kernel that a GPU holds at a time. window: waves that one NumPy operation covers.
-    clock: virtual unless given. A GPU is any number that `submit` names. Not thread-safe: one caller drives it.
+    clock: virtual unless given. races: a `RaceDetector`, to have every access checked. A GPU is any number that `submit` names. Not thread-safe: one caller drives it.
     """
 
     def __init__(
@@ -167,23 +168,28 @@ class Node:
         window: int = 128,
         memory: FunctionalMemory | None = None,
         clock: Clock | None = None,
+        races: Observer | None = None,
     ) -> None:
         keep_freed_pages()
         self.gpus, self.residency, self.window = gpus, residency, window
         self.regions = memory.regions if memory else RegionTable()
         self.memory = memory or FunctionalMemory(self.regions)
         self.clock = clock or VirtualClock()
+        self.races = races or Observer()
         self.failure: Exception | None = None
         self.watchers: list[Callable[[], None]] = []
         self._streams: dict[tuple[int, int], _Stream] = {}
         self._pools: dict[tuple[str, int, int], Pool] = {}
         self._dispatches: dict[int, list[Dispatch]] = {}
         self._idle_ticks = 0
+        self.races.attach(self)
 
     # ---- work ------------------------------------------------------------------------------------------------
     def submit(self, gpu: int, launch: KernelLaunch, stream: int = 0) -> None:
         """Queue a launch behind what the stream already holds."""
-        self.memory.submitted(gpu, self.idle(gpu))
+        idle = self.idle(gpu)
+        self.memory.submitted(gpu, idle)
+        self.races.submitted(gpu, launch, idle)
         self._streams.setdefault((gpu, stream), _Stream()).queue.append(launch)
 
     def idle(self, gpu: int | None = None, stream: int | None = None) -> bool:
@@ -197,6 +203,14 @@ class Node:
     def free_stream(self, gpu: int) -> int:
         """The lowest stream of a GPU with nothing queued or running."""
         return next(n for n in itertools.count() if self.idle(gpu, n))
+
+    def translate(self, kernel: Kernel) -> Program:
+        """A kernel as this node runs it."""
+        return translate(kernel, self.memory.weak or self.races.waits)
+
+    def hosts_met(self) -> None:
+        """Host threads of all GPUs know that work has ended which any of them has waited for."""
+        self.races.hosts_met()
 
     @property
     def instructions(self) -> int:
@@ -238,6 +252,8 @@ class Node:
         finished = until or self.idle
         while not finished():
             self.step()
+        if until is None:
+            self.hosts_met()
 
     def release(self) -> None:
         """Forget all kernels: the node and its pools refer to each other, and the pools are large."""
@@ -255,7 +271,7 @@ class Node:
         return started
 
     def _dispatch(self, gpu: int, stream: _Stream, launch: KernelLaunch) -> None:
-        program = translate(launch.kernel, self.memory.weak)
+        program = self.translate(launch.kernel)
         arguments = np.zeros(-(-max(len(launch.arguments), 64) // 64) * 64 + 64, np.uint8)
         arguments[: len(launch.arguments)] = np.frombuffer(launch.arguments, np.uint8)
         region = MemoryRegion(
@@ -265,6 +281,7 @@ class Node:
         dispatch = Dispatch(launch, gpu, program, stream, arguments, region)
         stream.running = dispatch
         self.memory.begin_dispatch(dispatch)
+        self.races.begin_dispatch(dispatch)
         x, y, z = launch.block
         waves = -(-(x * y * z) // 64)
         pool = self._pool(gpu, program, waves)
@@ -301,14 +318,16 @@ class Node:
     def _complete(self) -> bool:
         completed = False
         for dispatches in self._dispatches.values():
-            for dispatch in [d for d in dispatches if d.finished == d.total]:
+            for dispatch in [d for d in dispatches if d.finished == d.total and self.memory.completes()]:
                 dispatches.remove(dispatch)
                 self.memory.end_dispatch(dispatch)
+                self.races.end_dispatch(dispatch)
                 dispatch.stream.running = None
                 self.regions.remove(dispatch.region)
                 completed = True
                 if self.idle(dispatch.gpu):
                     self.memory.gpu_idle(dispatch.gpu)
+                    self.races.gpu_idle(dispatch.gpu)
                 if dispatch.launch.done is not None:
                     dispatch.launch.done()
         return completed

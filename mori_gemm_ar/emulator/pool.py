@@ -79,6 +79,7 @@ class Pool:
         self.wave_xcd[waves] = number % 8
         dispatch.initialise(self, waves, workgroup)
         self.memory.begin_workgroup(self, waves, dispatch, number)
+        self.node.races.begin_workgroup(self, index, dispatch, number)
 
     def _finish(self, waves: np.ndarray) -> None:
         self.status[waves] = DONE
@@ -87,6 +88,7 @@ class Pool:
             if (self.status[members] == DONE).all():
                 slot = self.slot[index]
                 assert slot is not None
+                self.node.races.end_workgroup(self, index)
                 self.status[members] = FREE
                 self.slot[index] = None
                 self.free_slots.append(index)
@@ -100,6 +102,7 @@ class Pool:
         status = self.status[members]
         waiting = status == AT_BARRIER
         if waiting.any() and (waiting | (status == DONE)).all():
+            self.node.races.joined(self, [index])
             status[waiting] = READY
 
     @property
@@ -123,7 +126,7 @@ class Pool:
             chosen = chosen[: self.node.window]
             first = int(order[chosen[0]])
             order[chosen] = _FAR
-            moved |= self._run_group(Group(self, chosen), first, int(order.min()))
+            moved |= self._run_group(self.node.races.group(self, chosen), first, int(order.min()))
 
     def _run_group(self, g: Group, number: int, other: int) -> bool:
         """Run a group until it splits, stops, polls, or reaches where others stand."""
@@ -179,6 +182,7 @@ class Pool:
             return None
         groups = np.unique(np.asarray(g.waves) // self.waves_per_group).tolist()
         if len(groups) * self.waves_per_group == g.n:
+            self.node.races.joined(self, groups)
             return segment.number + 1
         self.status[g.sel] = AT_BARRIER
         for index in groups:

@@ -116,3 +116,8 @@ class RegionTable:
 
     def __len__(self) -> int:
         return len(self._regions)
+
+    @property
+    def known(self) -> tuple[MemoryRegion, ...]:
+        """All regions by address."""
+        return tuple(self._regions)

@@ -340,6 +340,8 @@ def _wait(e: Emitter, i: Instruction) -> None:
             raise IsaError(f"{i}: wait counter {operand} is not known")
     if e.weak and "vmcnt" in counts:
         e.line(f"g.wait_memory({counts['vmcnt']})")
+    if e.weak and "lgkmcnt" in counts:
+        e.line(f"g.wait_lds({counts['lgkmcnt']})")
 
 
 def scalar_namespace() -> dict[str, object]:

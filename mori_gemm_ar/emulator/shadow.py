@@ -10,11 +10,16 @@ reader that has not invalidated since may still be served the old content.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mori_gemm_ar.emulator.regions import MemoryRegion
+from mori_gemm_ar.emulator.regions import MemoryRegion, RegionTable
+
+if TYPE_CHECKING:
+    from mori_gemm_ar.emulator.pool import Pool
 
 LINE = 128
 HOME, PEER = 0, 1
@@ -136,3 +141,74 @@ class Shadow:
         if found is None or not found.count:
             return None
         return found.lines[: found.count], found.data[: found.count], found.mask[: found.count]
+
+
+@dataclass(slots=True)
+class Part:
+    """Lanes of one access that lie in one region and see it from one side."""
+
+    shadow: Shadow
+    lanes: np.ndarray
+    view: int
+
+
+class ShadowTable:
+    """Shadows of the regions that kernels have touched; a shadow goes with its region."""
+
+    def __init__(self, regions: RegionTable) -> None:
+        self.regions = regions
+        self._shadows: dict[int, Shadow] = {}
+        self._version = -1
+
+    def all(self) -> list[Shadow]:
+        """Every live shadow."""
+        self._prune()
+        return list(self._shadows.values())
+
+    def of(self, region: MemoryRegion) -> Shadow | None:
+        """The shadow of a region; constant memory has none."""
+        if region.constant:
+            return None
+        found = self._shadows.get(region.address)
+        if found is None:
+            found = self._shadows[region.address] = Shadow(region)
+        return found
+
+    def _prune(self) -> None:
+        if self._version == self.regions.version:
+            return
+        self._version = self.regions.version
+        for address in list(self._shadows):
+            region = self.regions.find(address)
+            if region is None or region != self._shadows[address].region:
+                del self._shadows[address]
+
+    def parts(self, pool: Pool, wave: np.ndarray, flat: np.ndarray, nbytes: int) -> Iterator[Part]:
+        """Split lanes (checked addresses) by region and by the side from which their GPU sees it."""
+        self._prune()
+        low, high = int(flat.min()), int(flat.max())
+        region = self.regions.find(low, high - low + nbytes)
+        if region is not None:
+            yield from self._sides(pool, wave, region, np.arange(len(flat)))
+            return
+        rest = np.ones(len(flat), bool)
+        while rest.any():
+            first = int(flat[rest][0])
+            found = self.regions.find(first)
+            assert found is not None, "checked addresses lie in regions"
+            inside = rest & (flat >= np.uint64(found.address)) & (flat < np.uint64(found.end))
+            yield from self._sides(pool, wave, found, np.nonzero(inside)[0])
+            rest &= ~inside
+
+    def _sides(self, pool: Pool, wave: np.ndarray, region: MemoryRegion, lanes: np.ndarray) -> Iterator[Part]:
+        shadow = self.of(region)
+        if shadow is None:
+            return
+        at_home = pool.wave_gpu[wave[lanes]] == region.home if region.home is not None else np.ones(len(lanes), bool)
+        if at_home.all():
+            yield Part(shadow, lanes, HOME)
+        elif not at_home.any():
+            yield Part(shadow, lanes, PEER)
+        else:
+            yield Part(shadow, lanes[at_home], HOME)
+            yield Part(shadow, lanes[~at_home], PEER)

@@ -21,7 +21,7 @@ _SDWA_SELECT = {
 
 
 # Scalar-half instructions that choose halves by op_sel on this target; packed ones read it themselves.
-_OP_SEL = ("v_fma_f16", "v_mad_u16", "v_bitop3_b16", "v_pack_b32_f16")
+_OP_SEL = ("v_fma_f16", "v_mad_u16", "v_pack_b32_f16")
 
 
 def upper_half(i: Instruction) -> int:

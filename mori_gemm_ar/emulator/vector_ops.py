@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 
 from mori_gemm_ar.emulator.emit import Emitter, handles
-from mori_gemm_ar.emulator.sources import source, store, upper_half
+from mori_gemm_ar.emulator.sources import source, store
 from mori_gemm_ar.isa import VCC, Instruction, Literal, Operand
 
 # One ufunc: (view, ufunc). Written straight into the destination under the mask.
@@ -211,8 +211,7 @@ def _bitop3(e: Emitter, i: Instruction) -> None:
 @handles("v_bitop3_b16")
 def _bitop3_half(e: Emitter, i: Instruction) -> None:
     a, b, c = (f"({source(e, i, p, 'w')}).astype(u4)" for p in (1, 2, 3))
-    result = f"bitop3({a}, {b}, {c}, {i.option('bitop3')}).astype(u2)"
-    e.line(f"np.copyto({e.vdst(i.operands[0], 'w', upper_half(i))}, {result}, where=k)")
+    e.put(i.operands[0], f"bitop3({a}, {b}, {c}, {i.option('bitop3')}) & u4(0xFFFF)")
 
 
 @handles("v_mad_u64_u32", "v_mad_i64_i32")
@@ -336,6 +335,7 @@ def _swap(e: Emitter, i: Instruction) -> None:
 @handles("v_permlane16_swap_b32", "v_permlane32_swap_b32")
 def _permlane_swap(e: Emitter, i: Instruction) -> None:
     width = 16 if "16" in i.name else 32
+    i.has("bound_ctrl")  # acts on inactive source lanes only, whose registers count here as they are
     e.line(f"swap_rows({e.vdst(i.operands[0])}, {e.vdst(i.operands[1])}, {width}, k)")
 
 

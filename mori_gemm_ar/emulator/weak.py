@@ -9,8 +9,6 @@ content until its cache is invalidated at the scope of the writer. docs/proof.md
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,8 +17,8 @@ from mori_gemm_ar.emulator.adversary import DEFAULT_ADVERSARY, Adversary, CacheD
 from mori_gemm_ar.emulator.held import HeldOperation, HeldOperations, Kind
 from mori_gemm_ar.emulator.memory import FunctionalMemory, from_rows, to_rows
 from mori_gemm_ar.emulator.memory_ops import SC0, SC1, Access
-from mori_gemm_ar.emulator.regions import MemoryRegion, RegionTable
-from mori_gemm_ar.emulator.shadow import HOME, LINE, NOBODY, PEER, DirtyLines, Shadow
+from mori_gemm_ar.emulator.regions import RegionTable
+from mori_gemm_ar.emulator.shadow import HOME, LINE, NOBODY, PEER, DirtyLines, Part, Shadow, ShadowTable
 
 if TYPE_CHECKING:
     from mori_gemm_ar.emulator.group import Group
@@ -30,15 +28,6 @@ if TYPE_CHECKING:
 SYSTEM = SC0 | SC1
 _NO_ACCESS = Access(4, 1)
 _POISON = 0xFF  # NaN in every format that is copied
-
-
-@dataclass(slots=True)
-class _Part:
-    """Lanes of one access that lie in one region and see it from one side."""
-
-    shadow: Shadow
-    lanes: np.ndarray | slice
-    view: int
 
 
 class WeakMemory(FunctionalMemory):
@@ -53,8 +42,8 @@ class WeakMemory(FunctionalMemory):
         self.random = np.random.default_rng(seed)
         self.adversary = adversary
         self.now = 1
-        self._shadows: dict[int, Shadow] = {}
-        self._version = -1
+        self.shadows = ShadowTable(self.regions)
+        self._completion_seen = True
         self.held = HeldOperations(self._apply)
         self._scheduling = Scheduling(self.random, adversary)
         self.choose, self.preempts = self._scheduling.choose, self._scheduling.preempts  # type: ignore[method-assign]
@@ -70,7 +59,7 @@ class WeakMemory(FunctionalMemory):
         """The host hands work to a GPU; an idle GPU's memory is the host's, and what it wrote is visible to all."""
         if idle:
             self._host_seen[gpu] = self._tick()
-            for shadow in self._all_shadows():
+            for shadow in self.shadows.all():
                 if shadow.region.home == gpu and shadow.peer is not None:
                     shadow.peer[: shadow.region.nbytes] = shadow.raw
 
@@ -98,14 +87,19 @@ class WeakMemory(FunctionalMemory):
         """A kernel ends: its stores take effect, and its GPU's memory is current for that GPU. Peers may wait on."""
         self.held.land_all()
         gpu = dispatch.gpu
-        for shadow in self._all_shadows():
+        for shadow in self.shadows.all():
             for cache in [c for c in shadow.dirty if self._gpu[c] == gpu and shadow.region.home == gpu]:
                 self._clean(shadow, cache, SC1)
+
+    def completes(self) -> bool:
+        """Completion takes its time: until then nothing that the kernel left unreleased is visible."""
+        self._completion_seen = self.random.random() >= self.adversary.late
+        return self._completion_seen
 
     def gpu_idle(self, gpu: int) -> None:
         """The host has waited for a GPU: everything that it wrote is visible to everyone."""
         now = self._tick()
-        for shadow in self._all_shadows():
+        for shadow in self.shadows.all():
             for cache in [c for c in shadow.dirty if self._gpu[c] == gpu]:
                 self._clean(shadow, cache, SYSTEM)
             if shadow.region.home == gpu:
@@ -113,14 +107,14 @@ class WeakMemory(FunctionalMemory):
 
     def idle_round(self) -> bool:
         """Nobody moved: what is still held takes effect now. Returns whether there was anything."""
-        held = bool(self.held)
+        held = bool(self.held) or not self._completion_seen
         self.held.land_all()
         return held
 
     def host_view(self, address: int, nbytes: int) -> bytes:
         """The host sees what was released at system scope."""
         region = self.regions.find(address, nbytes)
-        shadow = self._shadow(region) if region else None
+        shadow = self.shadows.of(region) if region else None
         if shadow is None or shadow.peer is None:
             return super().host_view(address, nbytes)
         offset = address - shadow.region.address
@@ -140,7 +134,7 @@ class WeakMemory(FunctionalMemory):
         items = self.read(g, flat, access)
         if access.nbytes == 12:
             items = items.reshape(-1, 3)
-        for part in self._parts(g, wave, flat, access.nbytes):
+        for part in self.shadows.parts(g.pool, wave, flat, access.nbytes):
             self._adjust(g, part, wave, flat, access, items, policy)
         self.deliver(k, rows, to_rows(items.reshape(-1), access))
 
@@ -163,7 +157,7 @@ class WeakMemory(FunctionalMemory):
         wave = self._waves(g, k)
         self.held.forward(g.pool, wave, flat, 8 if wide else 4)
         now = self._tick()
-        for part in self._parts(g, wave, flat, 4):
+        for part in self.shadows.parts(g.pool, wave, flat, 4):
             shadow = part.shadow
             lines = np.unique((flat[part.lanes] - np.uint64(shadow.region.address)).astype(np.int64) // LINE)
             cache = int(g.pool.wave_cache[wave[part.lanes]][0])
@@ -176,7 +170,7 @@ class WeakMemory(FunctionalMemory):
         values = super().scalar_load(g, site, address, count)
         wave = np.asarray(g.waves)
         flat = np.ascontiguousarray(np.broadcast_to(address, (g.n,))) & ~np.uint64(3)
-        for part in self._parts(g, wave, flat, 4 * count):
+        for part in self.shadows.parts(g.pool, wave, flat, 4 * count):
             access = Access(4, 1)
             for word in range(count):
                 items = values[:, word].copy()
@@ -233,75 +227,22 @@ class WeakMemory(FunctionalMemory):
         if h.kind is Kind.LDS_COPY:
             self.land_copy(h.pool, h.address, h.items, h.access)
             return
-        for part in self._parts_of(h.pool, h.wave, h.address, h.access.nbytes):
+        if self.landed is not None and h.policy & SC1:
+            self.landed(h.pool, h.wave, h.address)
+        for part in self.shadows.parts(h.pool, h.wave, h.address, h.access.nbytes):
             self._write_part(h.pool, part, h.wave, h.address, h.access, h.items, h.policy)
 
-    # ---- regions and views -----------------------------------------------------------------------------------
     def _tick(self) -> int:
         self.now += 1
         return self.now
-
-    def _all_shadows(self) -> list[Shadow]:
-        self._prune()
-        return list(self._shadows.values())
-
-    def _prune(self) -> None:
-        if self._version == self.regions.version:
-            return
-        self._version = self.regions.version
-        for address in list(self._shadows):
-            region = self.regions.find(address)
-            if region is None or region != self._shadows[address].region:
-                del self._shadows[address]
-
-    def _shadow(self, region: MemoryRegion) -> Shadow | None:
-        if region.constant:
-            return None
-        found = self._shadows.get(region.address)
-        if found is None:
-            found = self._shadows[region.address] = Shadow(region)
-        return found
 
     @staticmethod
     def _waves(g: Group, k) -> np.ndarray:
         waves = np.asarray(g.waves)
         return np.repeat(waves, 64) if k is True else waves[np.nonzero(k)[0]]
 
-    def _parts(self, g: Group, wave: np.ndarray, flat: np.ndarray, nbytes: int) -> Iterator[_Part]:
-        return self._parts_of(g.pool, wave, flat, nbytes)
-
-    def _parts_of(self, pool: Pool, wave: np.ndarray, flat: np.ndarray, nbytes: int) -> Iterator[_Part]:
-        """Split lanes by region and by the side from which their GPU sees it."""
-        self._prune()
-        low, high = int(flat.min()), int(flat.max())
-        region = self.regions.find(low, high - low + nbytes)
-        if region is not None:
-            yield from self._sides(pool, wave, region, np.arange(len(flat)))
-            return
-        rest = np.ones(len(flat), bool)
-        while rest.any():
-            first = int(flat[rest][0])
-            found = self.regions.find(first)
-            assert found is not None, "checked addresses lie in regions"
-            inside = rest & (flat >= np.uint64(found.address)) & (flat < np.uint64(found.end))
-            yield from self._sides(pool, wave, found, np.nonzero(inside)[0])
-            rest &= ~inside
-
-    def _sides(self, pool: Pool, wave: np.ndarray, region: MemoryRegion, lanes: np.ndarray) -> Iterator[_Part]:
-        shadow = self._shadow(region)
-        if shadow is None:
-            return
-        at_home = pool.wave_gpu[wave[lanes]] == region.home if region.home is not None else np.ones(len(lanes), bool)
-        if at_home.all():
-            yield _Part(shadow, lanes, HOME)
-        elif not at_home.any():
-            yield _Part(shadow, lanes, PEER)
-        else:
-            yield _Part(shadow, lanes[at_home], HOME)
-            yield _Part(shadow, lanes[~at_home], PEER)
-
     # ---- reading ---------------------------------------------------------------------------------------------
-    def _adjust(self, g: Group, part: _Part, wave, flat, access: Access, items: np.ndarray, policy: int) -> None:
+    def _adjust(self, g: Group, part: Part, wave, flat, access: Access, items: np.ndarray, policy: int) -> None:
         """Replace what memory holds by what the lane's cache may serve."""
         shadow, lanes, view = part.shadow, part.lanes, part.view
         offset = (flat[lanes] - np.uint64(shadow.region.address)).astype(np.int64)
@@ -349,7 +290,7 @@ class WeakMemory(FunctionalMemory):
                 raw[lanes[index]] = rows
 
     # ---- writing ---------------------------------------------------------------------------------------------
-    def _write_part(self, pool: Pool, part: _Part, wave, flat, access: Access, items, policy: int) -> None:
+    def _write_part(self, pool: Pool, part: Part, wave, flat, access: Access, items, policy: int) -> None:
         shadow, lanes, view = part.shadow, part.lanes, part.view
         addresses, values = flat[lanes], items[lanes]
         offset = (addresses - np.uint64(shadow.region.address)).astype(np.int64)
@@ -395,7 +336,7 @@ class WeakMemory(FunctionalMemory):
     def _write_back_cache(self, cache: int, policy: int) -> None:
         now = self._tick()
         gpu = self._gpu[cache]
-        for shadow in self._all_shadows():
+        for shadow in self.shadows.all():
             if cache in shadow.dirty and (shadow.region.home == gpu or policy & SYSTEM == SYSTEM):
                 self._clean(shadow, cache, policy)
             if policy & SYSTEM == SYSTEM and shadow.peer is not None:

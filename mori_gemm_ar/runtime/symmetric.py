@@ -2,8 +2,9 @@
 # Copyright (c) 2026 mori_gemm_ar contributors
 """Symmetric memory of the emulated target, under the names that `mori.cco` uses.
 
-All ranks share one flat address range: rank r's memory starts at `flat_base + r * per_rank_size`. Memory that peers
-may still read stays valid until the last rank of the communicator is gone.
+All ranks share one flat range: rank r's memory starts at `flat_base + r * per_rank_size`. Memory that peers may still
+read stays valid until the last rank of the communicator is gone. Where the range comes from is the backing's matter:
+one mapping of this process (here), or one that processes share (`shared_memory`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import secrets
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from mori_gemm_ar.emulator import MemoryRegion, RegionTable
@@ -23,11 +25,52 @@ from mori_gemm_ar.runtime.resource import Resource
 _GRANULE = 4096
 
 
+Parts = tuple[tuple[int, int, str], ...]  # offset, bytes and name of each region of a window
+
+
 @dataclass(frozen=True, slots=True)
 class UniqueId:
     """Token that lets the ranks of one communicator find each other; made on rank 0, then exchanged."""
 
     token: bytes
+
+
+class FlatRange(Protocol):
+    """The flat memory of all ranks as one rank holds it."""
+
+    @property
+    def nranks(self) -> int:
+        """Number of ranks."""
+
+    @property
+    def per_rank(self) -> int:
+        """Bytes of each rank, and the distance between two ranks' memory."""
+
+    @property
+    def base(self) -> int:
+        """Address of rank 0's memory in this process."""
+
+    def view(self, address: int, nbytes: int) -> memoryview:
+        """Writable bytes; keeps the mapping alive."""
+
+    def announce(self, ptr: int, size: int, parts: Parts) -> None:
+        """Make the window at `ptr` of this rank, and those at the same place of its peers, known to kernels."""
+
+    def leave(self) -> None:
+        """This rank is done: forget what it announced, and let go of the memory."""
+
+
+class Backing(Protocol):
+    """Where the ranks of one world get flat memory from."""
+
+    def name(self, nranks: int, per_rank: int) -> UniqueId:
+        """On rank 0: a token for memory that the others can join."""
+
+    def join(self, nranks: int, rank: int, unique_id: UniqueId, per_rank: int) -> FlatRange:
+        """On every rank: the memory behind a token."""
+
+    def discard(self) -> None:
+        """Give back what was named and not joined."""
 
 
 class FlatMemory:
@@ -55,6 +98,57 @@ class _Shared:
 # By node: what ranks leave open at their end goes away with the node that could still reach it.
 _SHARED: WeakKeyDictionary[RegionTable, dict[bytes, _Shared]] = WeakKeyDictionary()
 _LOCK = threading.Lock()
+
+
+class _LocalMemory:
+    """One rank's hold on memory that threads of this process share."""
+
+    def __init__(self, shared: _Shared, token: bytes, regions: RegionTable, rank: int) -> None:
+        self._shared, self._token, self._regions, self._rank = shared, token, regions, rank
+        flat = shared.memory
+        self.nranks, self.per_rank, self.base, self.view = flat.nranks, flat.per_rank, flat.base, flat.view
+
+    def announce(self, ptr: int, size: int, parts: Parts) -> None:
+        """The peers, threads of the same node, announce their own."""
+        region = MemoryRegion(f"window of rank {self._rank}", ptr, size, self._rank, parts, symmetric=True)
+        self._regions.add(region)
+        self._shared.regions.append(region)
+
+    def leave(self) -> None:
+        """The last rank takes all windows with it."""
+        with _LOCK:
+            self._shared.live.discard(self._rank)
+            if not self._shared.live:
+                _SHARED[self._regions].pop(self._token, None)
+                for region in self._shared.regions:
+                    self._regions.remove(region)
+                self._shared.regions.clear()
+
+
+class LocalBacking:
+    """Memory for ranks that are threads of this process and share one node."""
+
+    def __init__(self, regions: RegionTable) -> None:
+        self._regions = regions
+
+    def name(self, nranks: int, per_rank: int) -> UniqueId:
+        """Any new token will do: whoever joins first makes the memory."""
+        return Communicator.get_unique_id()
+
+    def join(self, nranks: int, rank: int, unique_id: UniqueId, per_rank: int) -> FlatRange:
+        """Look the memory up, or make it. Raises `ConfigError` when ranks ask for different sizes."""
+        with _LOCK:
+            known = _SHARED.setdefault(self._regions, {})
+            shared = known.get(unique_id.token)
+            if shared is None:
+                shared = known[unique_id.token] = _Shared(FlatMemory(nranks, per_rank))
+            if shared.memory.nranks != nranks or shared.memory.per_rank != per_rank:
+                raise ConfigError(f"per_rank_vmm={per_rank} and nranks={nranks} must be equal on all ranks")
+            shared.live.add(rank)
+        return _LocalMemory(shared, unique_id.token, self._regions, rank)
+
+    def discard(self) -> None:
+        """A token alone holds nothing."""
 
 
 class AllocatedMemory(Resource):
@@ -98,14 +192,11 @@ class DevCommHandle(Resource):
 class Communicator:
     """Emulated counterpart of `mori.cco.Communicator`, for one rank."""
 
-    def __init__(
-        self, nranks: int, rank: int, shared: _Shared, token: bytes, regions: RegionTable, meet: Callable[[], None]
-    ):
-        self.nranks, self.rank = nranks, rank
-        self.memory = shared.memory
-        self._shared, self._token, self._regions, self._meet = shared, token, regions, meet
+    def __init__(self, rank: int, memory: FlatRange, meet: Callable[[], None]) -> None:
+        self.nranks, self.rank, self.memory = memory.nranks, rank, memory
+        self._meet = meet
         self._resources: set[Resource] = set()
-        self._next = self.memory.base + rank * self.memory.per_rank
+        self._next = memory.base + rank * memory.per_rank
         self._destroyed = False
 
     @staticmethod
@@ -121,21 +212,13 @@ class Communicator:
         unique_id: UniqueId,
         per_rank_vmm: int,
         *,
-        regions: RegionTable,
+        backing: Backing,
         meet: Callable[[], None],
     ) -> Communicator:
-        """Collective: join the communicator of `unique_id`. `per_rank_vmm` bytes are reserved, not committed."""
+        """Collective: join the communicator of `unique_id`, with `per_rank_vmm` bytes for each rank."""
         if per_rank_vmm % _GRANULE:
             raise ConfigError(f"per_rank_vmm={per_rank_vmm} must be a multiple of {_GRANULE}")
-        with _LOCK:
-            known = _SHARED.setdefault(regions, {})
-            shared = known.get(unique_id.token)
-            if shared is None:
-                shared = known[unique_id.token] = _Shared(FlatMemory(nranks, per_rank_vmm))
-            if shared.memory.nranks != nranks or shared.memory.per_rank != per_rank_vmm:
-                raise ConfigError(f"per_rank_vmm={per_rank_vmm} and nranks={nranks} must be equal on all ranks")
-            shared.live.add(rank)
-        return cls(nranks, rank, shared, unique_id.token, regions, meet)
+        return cls(rank, backing.join(nranks, rank, unique_id, per_rank_vmm), meet)
 
     def _allocate(self, size: int) -> int:
         start, end = self._next, self._next + -(-size // _GRANULE) * _GRANULE
@@ -156,13 +239,11 @@ class Communicator:
         self._resources.add(memory)
         return memory
 
-    def register_window(self, ptr: int, size: int, parts: tuple[tuple[int, int, str], ...] = ()) -> RegisteredWindow:
+    def register_window(self, ptr: int, size: int, parts: Parts = ()) -> RegisteredWindow:
         """Collective: make allocated memory known to all ranks' kernels. `parts` names its regions for reports."""
         self._require()
         window = RegisteredWindow(self, ptr, size)
-        region = MemoryRegion(f"window of rank {self.rank}", ptr, size, self.rank, parts)
-        self._regions.add(region)
-        self._shared.regions.append(region)
+        self.memory.announce(ptr, size, parts)
         self._resources.add(window)
         return window
 
@@ -185,10 +266,4 @@ class Communicator:
         self._destroyed = True
         for resource in list(self._resources):
             resource.close()
-        with _LOCK:
-            self._shared.live.discard(self.rank)
-            if not self._shared.live:
-                _SHARED[self._regions].pop(self._token, None)
-                for region in self._shared.regions:
-                    self._regions.remove(region)
-                self._shared.regions.clear()
+        self.memory.leave()
