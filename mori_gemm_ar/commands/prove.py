@@ -17,8 +17,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 from rich.table import Table
 
-app = typer.Typer(add_completion=False)
-
 
 class Tier(str, Enum):
     """How much is run."""
@@ -30,7 +28,6 @@ class Tier(str, Enum):
 _SEEDS = {Tier.CI: 200, Tier.FULL: 200}
 
 
-@app.command()
 def prove(
     pipeline: Annotated[str, typer.Option(help="One pipeline by name; all of them without it.")] = "",
     tier: Annotated[Tier, typer.Option(help="ci: seeds spread over the pipelines; full: for each.")] = Tier.CI,
@@ -39,7 +36,7 @@ def prove(
     mutant: Annotated[str, typer.Option(help="Replay one mutant, e.g. drop-barrier@95.")] = "",
     seed: Annotated[int, typer.Option(help="Replay this seed (with --mutant, or alone with --pipeline).")] = -1,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write all verdicts here.")] = None,
-) -> int:
+) -> None:
     """Every mutant must be noticed, and no clean seed may be. Exit 1 on a survivor or a false alarm."""
     from mori_gemm_ar.proof import PIPELINES, pipeline_named
     from mori_gemm_ar.proof import prove as run_proof
@@ -47,7 +44,7 @@ def prove(
     console = Console()
     chosen = [pipeline_named(pipeline)] if pipeline else list(PIPELINES)
     if mutant or seed >= 0:
-        return _replay(console, chosen, mutant, max(seed, 0))
+        raise typer.Exit(_replay(console, chosen, mutant, max(seed, 0)))
     columns = ("[progress.description]{task.description}", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task("mutants and clean seeds")
@@ -62,7 +59,7 @@ def prove(
     if json_path is not None:
         json_path.write_text(json.dumps(_as_json(summary), indent=1) + "\n")
     console.print(summary.line, soft_wrap=True, highlight=False)
-    return 0 if summary.ok else 1
+    raise typer.Exit(0 if summary.ok else 1)
 
 
 def _replay(console: Console, pipelines: list[Any], mutant: str, seed: int) -> int:

@@ -95,7 +95,7 @@ def test_functional_mode_sees_none_of_this() -> None:
 
 
 def test_a_release_in_a_separate_kernel_cleans_nothing() -> None:
-    """L7: the kernel that stored to a peer has to release; a one-block kernel after it does not do it for eight dies."""
+    """L7: the kernel that stored to a peer has to release; a one-block kernel after it cleans one die of eight."""
     store_only = without(without(PRODUCER.format(scope=SYSTEM), "buffer_wbl2"), "global_store_dword v3")
     release_only = without(PRODUCER.format(scope=SYSTEM), "global_store_dword v1, v2")
     results = set()

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 mori_gemm_ar contributors
+"""The proof of the all-reduce, in small: clean seeds, and mutants that have to be noticed."""
+
+from __future__ import annotations
+
+import pytest
+
+from mori_gemm_ar.errors import CollectiveTimeout
+from mori_gemm_ar.proof import PIPELINES, Catcher, Mutant, Operator, mutants_of, pipeline_named, run_clean, try_mutant
+from mori_gemm_ar.proof.pipelines import WrongResult, mutated, original
+from mori_gemm_ar.proof.runner import MUTANT_SEEDS, Summary, Verdict, find_mutants
+
+SMALL = ["lsa-1stage-w2", "lsa-2stage-w2", "lsa-2stage-w3"]
+SEEDS = range(MUTANT_SEEDS)
+
+
+def mutants(pipeline: str, operator: Operator) -> list[Mutant]:
+    code = pipeline_named(pipeline).code()
+    found = [m for m in mutants_of(code.isa, code.kernel) if m.operator is operator]
+    assert found, f"{pipeline} has no {operator.value}"
+    return found
+
+
+@pytest.mark.parametrize("pipeline", [p.name for p in PIPELINES])
+def test_the_shipped_code_is_clean(pipeline: str) -> None:
+    assert run_clean(pipeline_named(pipeline), seed=11) is None
+
+
+@pytest.mark.parametrize("pipeline", SMALL)
+def test_functional_mode_is_blind_to_a_dropped_writeback_and_weak_mode_is_not(pipeline: str) -> None:
+    for mutant in mutants(pipeline, Operator.DROP_WRITEBACK):
+        codes = mutated(mutant.isa, frozenset(range(8)))
+        pipeline_named(pipeline)._calls(0, codes, None)
+        with pytest.raises((WrongResult, CollectiveTimeout)):
+            pipeline_named(pipeline).exercise(0, codes)
+
+
+@pytest.mark.parametrize("pipeline", SMALL)
+@pytest.mark.parametrize(
+    "operator",
+    [
+        Operator.DROP_INVALIDATE,
+        Operator.WEAKEN_INVALIDATE,
+        Operator.WEAKEN_WRITEBACK,
+        Operator.DROP_BARRIER,
+        Operator.SKIP_POLL,
+        Operator.PUBLISH_EARLY,
+    ],
+)
+def test_each_part_of_the_hand_over_is_needed(pipeline: str, operator: Operator) -> None:
+    for mutant in mutants(pipeline, operator):
+        caught = {v.catcher for v in try_mutant(pipeline_named(pipeline), mutant, SEEDS)}
+        assert caught - {Catcher.SURVIVED}, f"{mutant.name}: {mutant.original} survived"
+
+
+def test_a_late_epoch_is_not_an_early_one() -> None:
+    """The failure scenario itself can fail: without an absent rank nobody may report one."""
+    pipeline = pipeline_named("lsa-1stage-w2")
+    pipeline.exercise(0, original, None)
+
+
+def test_mutants_have_replayable_names_and_change_one_place() -> None:
+    pipeline = pipeline_named("lsa-2stage-w4")
+    code = pipeline.code()
+    for mutant in mutants_of(code.isa, code.kernel):
+        before, after = code.isa.splitlines(), mutant.isa.splitlines()
+        changed = [n for n, (a, b) in enumerate(zip(before, after, strict=False), start=1) if a != b]
+        assert changed, mutant.name
+        if mutant.operator is not Operator.PUBLISH_EARLY:
+            assert changed == [mutant.line]
+        assert mutant.isa in [m.isa for m in find_mutants(pipeline, mutant.name)]
+
+
+def test_a_summary_fails_on_survivors_and_false_alarms() -> None:
+    def verdict(ranks: str, catcher: Catcher) -> Verdict:
+        return Verdict("p", "drop-barrier@9", "s_barrier", "(deleted)", ranks, catcher, 3, "why")
+
+    one, everyone = verdict("one", Catcher.SURVIVED), verdict("all", Catcher.NUMERICS)
+    assert Summary((one, everyone), (), 5).line == "killed 1/1, equivalent 0, survivors 0, seeds 5 clean"
+    assert Summary((one, everyone), (), 5).ok
+    assert not Summary((one,), (), 5).ok
+    assert not Summary((everyone,), (one,), 5).ok
+    assert "--pipeline p --mutant drop-barrier@9 --seed 3" in one.replay
