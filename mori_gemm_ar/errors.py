@@ -32,6 +32,10 @@ class CompileError(MoriGemmArError, RuntimeError):
     """FlyDSL could not turn a kernel into code for gfx950."""
 
 
+class HipError(MoriGemmArError, RuntimeError):
+    """A call of the HIP runtime failed; the message names the call and gives HIP's own text."""
+
+
 class CacheWarning(UserWarning):
     """A cache entry or directory was unusable and was rebuilt or replaced."""
 
@@ -66,6 +70,10 @@ class EmulatorError(MoriGemmArError, RuntimeError):
 
 class MemoryFault(EmulatorError):
     """An access outside every known region; the message names kernel, line, lane and address."""
+
+
+class RaceError(EmulatorError):
+    """Two accesses to one place, one of them a write, that nothing orders; the message names both and what is missing."""
 
 
 class DeadlockError(EmulatorError):

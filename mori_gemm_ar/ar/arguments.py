@@ -46,13 +46,20 @@ class Operands:
         return self.source.numel()
 
 
+def dtype_of(dtype: object) -> DType:
+    """The element type of a torch dtype, or `ConfigError`."""
+    if dtype not in TORCH_DTYPES:
+        raise ConfigError(f"dtype={dtype} must be one of {_NAMES}; convert the tensor")
+    return TORCH_DTYPES[dtype]  # type: ignore[index]
+
+
 def check_input(x: object, max_bytes: int, device: str) -> DType:
     """Raise `ConfigError` unless `x` can be reduced; returns its dtype."""
     if not isinstance(x, torch.Tensor):
         raise ConfigError(f"x={type(x).__name__} must be a torch.Tensor")
     if x.dtype not in TORCH_DTYPES:
         raise ConfigError(f"x.dtype={x.dtype} must be one of {_NAMES}; cast it first")
-    if x.device.type != device:
+    if x.device != torch.device(device):
         raise ConfigError(f"x.device={x.device} must be {device}, where this op runs; move the tensor first")
     if x.layout is not torch.strided:
         raise ConfigError(f"x.layout={x.layout} must be torch.strided; call x.to_dense() first")

@@ -21,8 +21,11 @@ def _call(tag: int) -> str:
     return f"{call.numel} x {call.dtype.label}, {call.stage.value}-stage"
 
 
-def failure_of(record: bytes, timeout_s: float) -> CollectiveError | None:
-    """The exception that an error record stands for, or None while it is clear."""
+def failure_of(record: bytes, timeout_s: float, absent: dict[int, str] | None = None) -> CollectiveError | None:
+    """The exception that an error record stands for, or None while it is clear.
+
+    `absent`: ranks known to have died or given up, and how.
+    """
     words = error_words(struct.unpack(f"<{ERROR_WORDS}I", record))
     status = words[ErrorWord.STATUS]
     if status == ErrorStatus.NONE:
@@ -30,11 +33,23 @@ def failure_of(record: bytes, timeout_s: float) -> CollectiveError | None:
     phase = _PHASES[Phase(words[ErrorWord.PHASE])]
     rank, peer, block = words[ErrorWord.RANK], words[ErrorWord.PEER], words[ErrorWord.BLOCK]
     expected, seen = words[ErrorWord.EXPECTED_EPOCH], words[ErrorWord.SEEN_EPOCH]
+    if status == ErrorStatus.TIMEOUT and absent:
+        gone = {peer: absent[peer]} if peer in absent else absent
+        fates = "; ".join(f"rank {lost} {fate}" for lost, fate in sorted(gone.items()))
+        return CollectiveTimeout(
+            f"{fates}; rank {rank} stood at the {phase}, block {block}, call {expected}, and waited for rank {peer}, "
+            f"last seen at call {seen}; create a new op on the ranks that are left"
+        )
     if status == ErrorStatus.TIMEOUT:
         return CollectiveTimeout(
             f"rank {rank} waited {timeout_s:g} s for rank {peer} at the {phase}, block {block}: "
             f"expected call {expected}, saw call {seen}; rank {peer} is dead, stuck or too slow; "
             f"create a new op, with a larger timeout_s if it is slow"
+        )
+    if seen != expected:
+        return CollectiveMismatch(
+            f"rank {peer} is already at call {seen}, but rank {rank} at call {expected}, at the {phase}; "
+            f"all ranks must make the same calls in the same order; create a new op"
         )
     mine, theirs = _call(words[ErrorWord.EXPECTED_TAG]), _call(words[ErrorWord.SEEN_TAG])
     return CollectiveMismatch(

@@ -9,11 +9,11 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import torch
 
-from mori_gemm_ar.ar.arguments import TORCH_DTYPES, Operands, Span, check_input, check_output, prepare
+from mori_gemm_ar.ar.arguments import TORCH_DTYPES, Operands, Span, check_input, check_output, dtype_of, prepare
 from mori_gemm_ar.ar.failures import failure_of
 from mori_gemm_ar.compile.store import CodeObject, default_store
 from mori_gemm_ar.errors import CollectiveError, ConcurrentUseError, ConfigError
@@ -32,29 +32,28 @@ from mori_gemm_ar.layout import (
     signal_word,
 )
 from mori_gemm_ar.layout.allreduce import CONTROL, ERROR_WORDS
-from mori_gemm_ar.layout.terms import MAX_BLOCKS, MAX_WORLD
+from mori_gemm_ar.layout.terms import MAX_BLOCKS, MAX_NUMEL, MAX_WORLD
 from mori_gemm_ar.runtime import (
     Buffer,
+    ErrorRecord,
     Launch,
     Pipeline,
     Resource,
     Rollback,
+    SymmetricMemory,
     Target,
+    World,
     agree,
+    connect,
     kernel_of,
     pack_arguments,
     require_equal,
 )
-from mori_gemm_ar.runtime.group import Group
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 _MAX_TIMEOUT_S = 24 * 3600.0  # a budget of this many 100 MHz ticks is far from overflowing 64 bits
-
-
-class World(Group, Protocol):
-    """A group of ranks with devices: a `RankContext` of a `LocalWorld`."""
-
-    def target(self, device: str = "auto") -> Target:
-        """The caller's device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,7 @@ class CallPlan:
 
     config: AllReduceConfig
     blocks: int
-    zero_copy: bool
+    in_place_in_window: bool
 
 
 @dataclass(slots=True)
@@ -74,6 +73,7 @@ class _Window:
     address: int
     base: int
     stride: int
+    error: ErrorRecord
 
     def at(self, region: str) -> int:
         """Address of a region of this rank's window."""
@@ -86,7 +86,8 @@ class AllReduceOp(Resource):
     `op(x, out=None)`: `x` is any tensor of bf16, fp16 or fp32 with up to `max_bytes` bytes on the op's device, with
     the same shape and dtype on all ranks; returns `out` (a new contiguous tensor when None, `x` itself for in place).
     Sums are fp32 in rank order 0..W-1 with one rounding; overflow gives infinity. When the call returns (on a GPU:
-    in stream order) the caller may overwrite `x`. All ranks make the same calls in the same order.
+    in stream order) the caller may overwrite `x`. All ranks make the same calls in the same order, in place
+    in the window (`out` is `buffer`) on all of them or on none.
 
     An op belongs to the thread that created it; `bind()` hands it to the calling thread. After a failed
     collective (`CollectiveTimeout`, `CollectiveMismatch`) it refuses work. Use `create`, then `close` or `with`.
@@ -109,7 +110,7 @@ class AllReduceOp(Resource):
     @classmethod
     def create(
         cls,
-        world: World,
+        world: World | ProcessGroup | None,
         max_bytes: int,
         *,
         device: str = "auto",
@@ -119,11 +120,15 @@ class AllReduceOp(Resource):
     ) -> AllReduceOp:
         """Collective: succeeds on every rank, or raises on every rank and leaves nothing behind.
 
+        world: a `torch.distributed` group with one process per rank (None: the default group), a `ProcessWorld`, or the
+        context that `LocalWorld.run` hands to a rank.
         max_bytes: largest call in bytes. device: "auto", "rocm" or "emulated". timeout_s: budget of each device wait
         (None: the target's default). stage: None chooses per call by size. dtypes: what will be reduced; their
         kernels are compiled or loaded here, and nothing is compiled later.
-        Errors: `ConfigError` for bad arguments; `CollectiveSetupError` naming the rank and step that failed.
+        Errors: `ConfigError` for bad arguments; `CollectiveSetupError` naming the rank and step that failed;
+        `RendezvousError` naming a rank that does not come.
         """
+        world, dtypes = connect(world), tuple(dtypes)
         op: AllReduceOp | None = None
         try:
             op = agree(
@@ -132,10 +137,14 @@ class AllReduceOp(Resource):
             require_equal(
                 world, "compare arguments", "max_bytes, stage and dtypes", (max_bytes, stage, tuple(map(str, dtypes)))
             )
+            require_equal(world, "compare devices", "device", op.target.name)
             agree(world, "load kernels", lambda: op._load(dtypes))
-            agree(world, "allocate the window", op._allocate)
+            window = agree(world, "lay out the window", lambda: allreduce_window(max_bytes, world.size))
+            communicator = op.target.communicator(window.nbytes)
+            op._rollback.add(communicator.destroy)
+            agree(world, "allocate the window", lambda: op._allocate(window, communicator))
             agree(world, "clear the control region", lambda: op._start_epoch(0))
-            agree(world, "self-test", op._self_test)
+            agree(world, "self-test", op._tested)
         except BaseException:
             if op is not None:
                 op._closed = True
@@ -173,13 +182,11 @@ class AllReduceOp(Resource):
         for dtype in dtypes:
             for stage in Stage:
                 config = AllReduceConfig(self.world_size, TORCH_DTYPES[dtype], stage)
-                self._codes[config] = store.get(config)
-                kernel_of(self._codes[config])
+                code = self._codes[config] = store.get(config, self.target.code_form)
+                kernel_of(code)
+                self.target.load(code)
 
-    def _allocate(self) -> None:
-        window = allreduce_window(self.max_bytes, self.world_size)
-        communicator = self.target.communicator(window.nbytes)
-        self._rollback.add(communicator.destroy)
+    def _allocate(self, window: WindowMap, communicator: SymmetricMemory) -> None:
         memory = communicator.alloc_mem(window.nbytes)
         self._rollback.add(memory.close)
         registered = communicator.register_window(
@@ -188,8 +195,10 @@ class AllReduceOp(Resource):
         self._rollback.add(registered.close)
         device_comm = communicator.create_dev_comm()
         self._rollback.add(device_comm.close)
+        error = self.target.error_record(memory.ptr + window.offset("error"), 4 * ERROR_WORDS)
+        self._rollback.add(error.close)
         stride = device_comm.per_rank_size
-        self._window = _Window(window, memory.ptr, memory.ptr - self.rank * stride, stride)
+        self._window = _Window(window, memory.ptr, memory.ptr - self.rank * stride, stride, error)
 
     def _start_epoch(self, epoch: int) -> None:
         """Clear the control region and let the call counters start at `epoch` (other than 0 for tests only)."""
@@ -200,6 +209,14 @@ class AllReduceOp(Resource):
             slots = signal_word(epoch, 0).to_bytes(8, "little") * (MAX_BLOCKS * MAX_WORLD)
             for region in ("entry", "exit"):
                 self.target.write(window.at(region), slots)
+
+    def _tested(self) -> None:
+        """The self-test; peers that wait for a rank where it fails are told."""
+        try:
+            self._self_test()
+        except BaseException as error:
+            self.target.give_up(f"{type(error).__name__}: {error}")
+            raise
 
     def _self_test(self) -> None:
         """Move data before anything relies on it: rank + 1 in, their sum out, after the landing zone was zeroed."""
@@ -252,18 +269,20 @@ class AllReduceOp(Resource):
         Its contents are the caller's; its lifetime ends with `close` (an emulated op keeps the memory alive).
         """
         self.require_open()
-        if dtype not in TORCH_DTYPES:
-            raise ConfigError(f"dtype={dtype} must be one of {[str(d) for d in TORCH_DTYPES]}")
+        dtype_of(dtype)
+        way_out = "give the shape of a tensor"
+        for extent in shape:
+            rules.require(rules.reason_not_int("extent", extent, 0, MAX_NUMEL, way_out))
         nbytes = math.prod(shape) * dtype.itemsize
         rules.require(rules.reason_not_fitting(nbytes, self.max_bytes))
         if nbytes == 0:
             return torch.empty(tuple(shape), dtype=dtype, device=self.target.torch_device)
         memory = self.target.tensor_memory(self._require_window().at("input"), nbytes)
-        return torch.frombuffer(memory, dtype=dtype).view(tuple(shape))
+        return memory.view(dtype).view(tuple(shape))
 
     def plan(self, numel: int, dtype: torch.dtype, in_place_in_window: bool = False) -> CallPlan:
         """What a call of this size resolves to."""
-        problem = AllReduceProblem(self.world_size, numel, TORCH_DTYPES[dtype])
+        problem = AllReduceProblem(self.world_size, numel, dtype_of(dtype))
         config = select_config(problem, MI355X, self._stage, in_place_in_window)
         return CallPlan(config, lsa_geometry(problem, config, MI355X).blocks, in_place_in_window)
 
@@ -311,7 +330,7 @@ class AllReduceOp(Resource):
             window.map.offset("input"),
             window.map.offset("reduced"),
             int(self.timeout_s * self.target.ticks_per_second),
-            window.at("error"),
+            window.error.address,
         )
         launch = Launch(
             code,
@@ -330,11 +349,17 @@ class AllReduceOp(Resource):
 
     def _raise_failure(self) -> None:
         if self._failure is None:
-            window = self._require_window()
-            record = self.target.read(window.at("error"), 4 * ERROR_WORDS)
-            self._failure = failure_of(record, self.timeout_s)
+            self._failure = self._read_failure()
         if self._failure is not None:
             raise self._failure
+
+    def _read_failure(self) -> CollectiveError | None:
+        """A failure makes the op useless on all ranks, so those that still wait are told."""
+        record = self._require_window().error.read()
+        failure = failure_of(record, self.timeout_s, self.target.absent()) if any(record) else None
+        if failure is not None:
+            self.target.give_up(f"{type(failure).__name__}: {failure}")
+        return failure
 
     # ---- end -------------------------------------------------------------------------------------------------
     def _release(self) -> None:
@@ -344,8 +369,7 @@ class AllReduceOp(Resource):
         try:
             if not self.target.recording:
                 self.target.synchronize()
-                record = self.target.read(self._require_window().at("error"), 4 * ERROR_WORDS)
-                unseen = None if seen else failure_of(record, self.timeout_s)
+                unseen = None if seen else self._read_failure()
         finally:
             self._rollback.run()
         if unseen is not None:
@@ -355,7 +379,9 @@ class AllReduceOp(Resource):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close; an error that is already on its way wins over one that closing finds."""
+        """Close; an error that is already on its way wins over one that closing finds, and waiting peers are told."""
+        if error is not None and not self.closed:
+            self.target.give_up(f"{type(error).__name__}: {error}")
         try:
             self.close()
         except Exception:

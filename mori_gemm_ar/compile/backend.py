@@ -1,28 +1,35 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 mori_gemm_ar contributors
-"""FlyDSL as a compiler to gfx950 ISA text, with no ROCm and no GPU.
+"""FlyDSL as a compiler to gfx950 code, with no ROCm and no GPU: ISA text, and HSACO where there is a linker.
 
-The only file that reaches below FlyDSL's documented surface: the backend class to derive from, and the compiled
-module's text. FlyDSL chooses backend and architecture by environment variables, which belong to the whole process.
+The only file that reaches below FlyDSL's documented surface: the backend class to derive from, the compiled module's
+text, and the pass that turns a module into code. FlyDSL chooses backend and architecture by environment variables,
+which belong to the whole process.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import flydsl
 import flydsl.compiler as flyc
+from flydsl._mlir import ir
+from flydsl._mlir.passmanager import PassManager
 from flydsl.compiler.backends.rocm import RocmBackend
 
+from mori_gemm_ar.compile.hsaco import make_toolkit
 from mori_gemm_ar.errors import CompileError
 
 ARCH = "gfx950"
-BACKEND = "rocm_isa"
+BACKEND = "rocm_lowered"
 FLYDSL_VERSION: str = flydsl.__version__
 
 # All that decides what FlyDSL emits, or whether it emits anything; None removes the variable.
@@ -42,21 +49,33 @@ _lock = threading.RLock()
 _registered = False
 
 
-class RocmIsaBackend(RocmBackend):
-    """FlyDSL's ROCm pipeline up to ISA text: no assembler and no linker."""
+_PINNED = "install the FlyDSL version that the extra [compile] pins"
+
+
+class RocmLoweredBackend(RocmBackend):
+    """FlyDSL's ROCm pipeline up to the module that code is generated from."""
 
     def pipeline_fragments(self, *, compile_hints: dict) -> list[str]:
         fragments = super().pipeline_fragments(compile_hints=compile_hints)
         if not fragments[-1].startswith("gpu-module-to-binary{"):
             raise CompileError(
-                f"the last pass of FlyDSL {FLYDSL_VERSION}, {fragments[-1]!r}, must be gpu-module-to-binary; "
-                "install the FlyDSL version that the extra [compile] pins"
+                f"the last pass of FlyDSL {FLYDSL_VERSION}, {fragments[-1]!r}, must be gpu-module-to-binary; {_PINNED}"
             )
-        return [*fragments[:-1], "gpu-module-to-binary{format=isa}"]
+        return fragments[:-1]
 
 
-def compile_isa(launch: Any, *arguments: Any, waves_per_simd: int | None = None) -> str:
-    """ISA text of the kernel that `launch`, a @flyc.jit host stub, starts.
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """Code of one kernel in one or two forms, generated from the same module."""
+
+    isa: str
+    hsaco: bytes | None
+
+
+def compile_kernel(
+    launch: Any, *arguments: Any, waves_per_simd: int | None = None, linker: Path | None = None
+) -> Compiled:
+    """Code of the kernel that `launch`, a @flyc.jit host stub, starts; HSACO too when there is a linker.
 
     One of the arguments has to be a placeholder, such as a null pointer, or FlyDSL would launch the kernel.
     Thread-safe; other users of FlyDSL in this process see our environment variables while a kernel compiles.
@@ -64,14 +83,20 @@ def compile_isa(launch: Any, *arguments: Any, waves_per_simd: int | None = None)
     with _lock, _environment():
         _register()
         hints = {} if waves_per_simd is None else {"waves_per_eu": waves_per_simd}
-        compiled = flyc.compile[hints](launch, *arguments)
-        return _isa_text(compiled)
+        module = _lowered(flyc.compile[hints](launch, *arguments))
+        isa = _generate(module, "isa", "assembly").decode()
+        hsaco = None
+        if linker is not None:
+            with tempfile.TemporaryDirectory(prefix="mori_gemm_ar-") as folder:
+                toolkit = make_toolkit(Path(folder), linker)
+                hsaco = _generate(module, "bin", "bin", toolkit)
+        return Compiled(isa, hsaco)
 
 
 def _register() -> None:
     global _registered
     if not _registered:
-        flyc.register_backend(BACKEND, RocmIsaBackend)
+        flyc.register_backend(BACKEND, RocmLoweredBackend)
         _registered = True
 
 
@@ -98,16 +123,36 @@ def _set_environment(variables: dict[str, str | None]) -> None:
             os.environ[name] = value
 
 
-def _isa_text(compiled: Any) -> str:
-    """The one string attribute `assembly = "..."` of the compiled module, with MLIR's escapes resolved."""
+def _lowered(compiled: Any) -> str:
+    """The text of the compiled module."""
     module = getattr(getattr(compiled, "_keepalive", None), "ir", None)
-    texts = re.findall(r'\bassembly = "((?:[^"\\]|\\.)*)"', module) if isinstance(module, str) else []
+    if not isinstance(module, str) or module.count("gpu.module @") != 1:
+        raise CompileError(f"FlyDSL {FLYDSL_VERSION} must return the text of one module with one GPU module; {_PINNED}")
+    return module
+
+
+def _generate(module: str, form: str, attribute: str, toolkit: Path | None = None) -> bytes:
+    """Run the pass that FlyDSL would run last. LLVM assembles the very text that `isa` gives, then calls the linker."""
+    tools = "" if toolkit is None else f' toolkit="{toolkit}"'
+    with ir.Context():
+        parsed = ir.Module.parse(module)
+        try:
+            PassManager.parse(f"builtin.module(gpu-module-to-binary{{format={form}{tools}}})").run(parsed.operation)
+        except ir.MLIRError as error:
+            # The rest of the message is the whole module.
+            reason = next((line for line in str(error).splitlines() if "error:" in line), str(error)[:200])
+            raise CompileError(f"form={form} must be generated, but LLVM says: {reason.strip()}") from None
+        return _payload(parsed.operation.get_asm(), attribute)
+
+
+def _payload(module: str, attribute: str) -> bytes:
+    """The one string attribute of this name in a module, with MLIR's escapes resolved."""
+    texts = re.findall(rf'\b{attribute} = "((?:[^"\\]|\\.)*)"', module)
     if len(texts) != 1:
         raise CompileError(
-            f"FlyDSL {FLYDSL_VERSION} must return one module with one ISA text, not {len(texts)}; "
-            "install the FlyDSL version that the extra [compile] pins"
+            f"FlyDSL {FLYDSL_VERSION} must return one module with one {attribute} text, not {len(texts)}; {_PINNED}"
         )
-    return re.sub(r"\\([0-9A-Fa-f]{2}|.)", _unescape, texts[0])
+    return re.sub(r"\\([0-9A-Fa-f]{2}|.)", _unescape, texts[0]).encode("latin-1")
 
 
 def _unescape(match: re.Match[str]) -> str:

@@ -5,6 +5,9 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import importlib.util
+import os
 from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any
@@ -12,38 +15,66 @@ from typing import Any
 import flydsl.compiler as flyc
 import flydsl.expr as fx
 
-from mori_gemm_ar.compile.backend import ARCH, FLYDSL_VERSION, compile_isa
-from mori_gemm_ar.compile.store import CodeObject, content_key, isa_digest, source_digest
+from mori_gemm_ar.compile.backend import ARCH, FLYDSL_VERSION, Compiled, compile_kernel
+from mori_gemm_ar.compile.hsaco import find_linker, hsaco_digest, linker_version, require_same_code
+from mori_gemm_ar.compile.store import CodeForm, CodeObject, content_key, isa_digest, source_digest
 from mori_gemm_ar.errors import CompileError, ConfigError, MoriGemmArError
 from mori_gemm_ar.isa import parse_isa
 from mori_gemm_ar.kernels.allreduce import all_reduce_kernel
+from mori_gemm_ar.kernels.gemm.kernel import gemm_kernel
+from mori_gemm_ar.kernels.gemm.small import small_gemm_kernel
 from mori_gemm_ar.kernels.kernel import DeviceKernel
+from mori_gemm_ar.kernels.quantize import quantize_kernel
 from mori_gemm_ar.layout import AllReduceConfig
+from mori_gemm_ar.layout.gemm import GemmConfig, QuantizeConfig, SmallGemmConfig
 
-_KERNELS: dict[type, Callable[[Any], DeviceKernel]] = {AllReduceConfig: all_reduce_kernel}
+_KERNELS: dict[type, Callable[[Any], DeviceKernel]] = {
+    AllReduceConfig: all_reduce_kernel,
+    GemmConfig: gemm_kernel,
+    SmallGemmConfig: small_gemm_kernel,
+    QuantizeConfig: quantize_kernel,
+}
 
 
-def build(config: Any) -> CodeObject:
-    """Compile the kernel of a config; equal configs give equal text.
+def build(config: Any, form: CodeForm = CodeForm.ISA, *, linker: str | os.PathLike[str] | None = None) -> CodeObject:
+    """Compile the kernel of a config; equal configs give equal text, whatever the form.
 
-    Raises ConfigError for a config that has no kernel and CompileError when FlyDSL fails.
+    `linker` is for HSACO; None looks for one, see `find_linker`. Raises ConfigError for a config that has no kernel,
+    CompileError when FlyDSL or the linker fails and MissingDependencyError when there is no linker.
     """
     factory = _KERNELS.get(type(config))
     if factory is None:
         names = ", ".join(sorted(kind.__name__ for kind in _KERNELS))
         raise ConfigError(f"config={config!r} must be one of {names}; only those have a kernel")
-    return build_kernel(factory(config), key=content_key(config.key), config=_config_fields(config))
+    return build_kernel(
+        factory(config), content_key(config.key), config=_config_fields(config), form=form, linker=linker
+    )
 
 
-def build_kernel(kernel: DeviceKernel, key: str, config: Mapping[str, Any] | None = None) -> CodeObject:
+def build_kernel(
+    kernel: DeviceKernel,
+    key: str,
+    config: Mapping[str, Any] | None = None,
+    *,
+    form: CodeForm = CodeForm.ISA,
+    linker: str | os.PathLike[str] | None = None,
+) -> CodeObject:
     """Compile one kernel under a key of the caller's choice; `config` goes into the manifest."""
+    link_with = find_linker(linker) if form is CodeForm.HSACO else None
     try:
-        isa = compile_isa(_launcher(kernel), *_placeholders(kernel), waves_per_simd=kernel.waves_per_simd)
-    except MoriGemmArError:
-        raise
+        compiled = compile_kernel(
+            _launcher(kernel), *_placeholders(kernel), waves_per_simd=kernel.waves_per_simd, linker=link_with
+        )
+    except MoriGemmArError as error:
+        if link_with is None or not isinstance(error, CompileError):
+            raise
+        raise CompileError(f"kernel={kernel.name}, linker={link_with}: {error}") from error
     except Exception as error:
         raise CompileError(f"kernel={kernel.name} must compile for {ARCH}, but FlyDSL failed: {error}") from error
-    return CodeObject(key=key, kernel=kernel.name, isa=isa, manifest=_manifest(kernel, isa, dict(config or {})))
+    manifest = _manifest(kernel, compiled.isa, dict(config or {}))
+    if link_with is not None:
+        manifest |= _hsaco_manifest(kernel.name, compiled, linker_version(link_with))
+    return CodeObject(key=key, kernel=kernel.name, isa=compiled.isa, manifest=manifest, hsaco=compiled.hsaco)
 
 
 def _launcher(kernel: DeviceKernel) -> Any:
@@ -85,6 +116,7 @@ def _manifest(kernel: DeviceKernel, isa: str, config: dict[str, Any]) -> dict[st
         "flydsl": FLYDSL_VERSION,
         "sources": source_digest(),
         "isa_sha256": isa_digest(isa),
+        "audit": _audit(isa, kernel.name),
         "resources": {
             "threads": kernel.threads,
             "instructions": len(code.instructions),
@@ -97,3 +129,18 @@ def _manifest(kernel: DeviceKernel, isa: str, config: dict[str, Any]) -> dict[st
             "lds_bytes": code.lds_bytes,
         },
     }
+
+
+def _hsaco_manifest(kernel: str, compiled: Compiled, linker: str) -> dict[str, Any]:
+    assert compiled.hsaco is not None
+    require_same_code(compiled.hsaco, parse_isa(compiled.isa).kernel(kernel))
+    return {"hsaco_sha256": hsaco_digest(compiled.hsaco), "hsaco_bytes": len(compiled.hsaco), "linker": linker}
+
+
+def _audit(isa: str, kernel: str) -> dict[str, Any]:
+    """The static audit's verdict on this text, or null with the reason."""
+    if importlib.util.find_spec("mori_gemm_ar.audit") is not None:
+        audit = importlib.import_module("mori_gemm_ar.audit")
+        if hasattr(audit, "verdict"):
+            return dict(audit.verdict(isa, kernel))
+    return {"verdict": None, "reason": "this version of the library has no static audit"}

@@ -166,9 +166,15 @@ class Group:
         if ((base >> np.uint64(48)) & np.uint64(0x3FFF)).any():
             raise EmulatorError(f"kernel {self.pool.program.kernel.name}: structured buffers are not modelled")
         offset = np.uint64(immediate) if lane_offset is None else lane_offset.astype(np.uint64) + np.uint64(immediate)
-        offset = offset + np.asarray(scalar_offset).astype(np.uint64).reshape(-1, 1)
+        scalar = np.asarray(scalar_offset).astype(np.uint64).reshape(-1, 1)
+        offset = offset + scalar
         start = (base & np.uint64(0xFFFFFFFFFFFF))[:, None]
         limit = (records & np.uint64(0xFFFFFFFF))[:, None]
+        if (scalar > limit).any():
+            # The hardware compares the lane's part with the size minus the scalar part, which must not wrap around.
+            raise EmulatorError(
+                f"kernel {self.pool.program.kernel.name}: the scalar offset of a buffer access must not exceed its size"
+            )
         offset = np.broadcast_to(offset, (self.n, 64))
         return start + offset, offset, limit
 
@@ -247,7 +253,8 @@ class Group:
 
     def lds_copy(self, site: int, k, address, inside, target, access: Access, policy: int) -> None:
         """Copy to LDS, lane l to target + l * size; lanes that are not `inside` their buffer write zeros."""
-        place = target.astype(np.uint32).reshape(-1, 1) + np.arange(0, 64 * access.nbytes, access.nbytes, np.uint32)
+        lanes = np.arange(64, dtype=np.uint32) * np.uint32(access.nbytes)
+        place = target.astype(np.uint32).reshape(-1, 1) + lanes
         place = self._lds_index(site, k, place, access)
         if len(place):
             address = np.broadcast_to(address, (self.n, 64))

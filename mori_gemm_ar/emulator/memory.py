@@ -357,7 +357,7 @@ def modify(operation: str, old: np.generic, data: list[np.generic]) -> np.generi
         pair = np.asarray([old]).view(np.float16) + np.asarray([data[0]]).view(np.float16)
         return pair.view(np.uint32)[0]
     if operation == "pk_add_bf16":
-        from mori_gemm_ar.emulator.helpers import pack_bf16
+        from mori_gemm_ar.emulator.float_helpers import pack_bf16
 
         a, b = (np.asarray([x, int(x) << 16 & 0xFFFFFFFF], np.uint32) for x in (old, data[0]))
         total = (a & np.uint32(0xFFFF0000)).view(np.float32) + (b & np.uint32(0xFFFF0000)).view(np.float32)

@@ -157,7 +157,8 @@ class Node:
     """`gpus` emulated GPUs that share one address space.
 
     residency: workgroups of one kernel that a GPU holds at a time. window: waves that one NumPy operation covers.
-    clock: virtual unless given. races: a `RaceDetector`, to have every access checked. A GPU is any number that `submit` names. Not thread-safe: one caller drives it.
+    clock: virtual unless given. races: a `RaceDetector`, to have every access checked. A GPU is any number that
+    `submit` names. Not thread-safe: one caller drives it.
     """
 
     def __init__(

@@ -69,6 +69,7 @@ class Pool:
     def place(self, dispatch: Dispatch, number: int) -> None:
         """Start a workgroup in a free slot."""
         index = self.free_slots.pop()
+        self.overruns = 0
         workgroup = dispatch.workgroup(number)
         self.slot[index] = Slot(dispatch, workgroup, number)
         waves = slice(index * self.waves_per_group, (index + 1) * self.waves_per_group)

@@ -17,7 +17,16 @@ from typing import Any
 
 import numpy as np
 
-from mori_gemm_ar.emulator import fp8_ops, helpers, matrix_ops, memory_ops, packed_ops, scalar_ops, vector_ops
+from mori_gemm_ar.emulator import (
+    float_helpers,
+    fp8_ops,
+    helpers,
+    matrix_ops,
+    memory_ops,
+    packed_ops,
+    scalar_ops,
+    vector_ops,
+)
 from mori_gemm_ar.emulator.emit import HANDLERS, Binding, Emitter
 from mori_gemm_ar.errors import IsaError
 from mori_gemm_ar.isa import EXEC, Instruction, Kernel, basic_blocks
@@ -69,6 +78,16 @@ class Program:
         return self.kernel.instructions[index]
 
 
+# Round to nearest even, denormals kept, IEEE minimum and maximum, a clamped NaN is 0, conversions overflow.
+_FLOAT_MODE = {
+    "amdhsa_float_round_mode_32": 0,
+    "amdhsa_float_round_mode_16_64": 0,
+    "amdhsa_float_denorm_mode_32": 3,
+    "amdhsa_float_denorm_mode_16_64": 3,
+    "amdhsa_ieee_mode": 1,
+    "amdhsa_dx10_clamp": 1,
+    "amdhsa_fp16_overflow": 0,
+}
 _BRANCHES = {
     "s_cbranch_scc0",
     "s_cbranch_scc1",
@@ -196,7 +215,8 @@ def _emit_segment(kernel: Kernel, segment: Segment, weak: bool) -> Emitter:
 
 
 _NAMESPACE = {
-    **{name: getattr(helpers, name) for name in dir(helpers) if not name.startswith("_")},
+    **{name: value for name, value in vars(helpers).items() if not name.startswith("_")},
+    **{name: value for name, value in vars(float_helpers).items() if not name.startswith("_")},
     **scalar_ops.scalar_namespace(),
     **vector_ops.vector_namespace(),
     "np": np,
@@ -256,6 +276,9 @@ class _Holder:
 def translate(kernel: Kernel, weak: bool = False) -> Program:
     """Translate a kernel; equal instruction text is translated once per process.
 
-    Raises `IsaError` for a mnemonic, modifier or operand that is not modelled.
+    Raises `IsaError` for a mnemonic, modifier, operand or float mode that is not modelled.
     """
+    for name, value in _FLOAT_MODE.items():
+        if kernel.descriptor.get(name, value) != value:
+            raise IsaError(f"kernel {kernel.name!r}: {name}={kernel.descriptor[name]} must be {value}, LLVM's default")
     return _translate(kernel.sha, weak, _Holder(kernel))

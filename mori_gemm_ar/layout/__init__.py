@@ -28,6 +28,18 @@ from mori_gemm_ar.layout.allreduce import (
 )
 from mori_gemm_ar.layout.counters import WrappingCounter, epoch_reached, next_epoch
 from mori_gemm_ar.layout.dtypes import DType
+from mori_gemm_ar.layout.gemm import (
+    GemmConfig,
+    GemmProblem,
+    QuantizeConfig,
+    SmallGemmConfig,
+    a_scale_shape,
+    b_scale_shape,
+    gemm_candidates,
+    select_gemm,
+    tile_of_block,
+)
+from mori_gemm_ar.layout.gemm_terms import BLayout, Recipe, SmallRows, Tile
 from mori_gemm_ar.layout.geometry import LaunchGeometry, block_cap, capped_geometry, lsa_geometry
 from mori_gemm_ar.layout.machine import MI355X, Machine
 from mori_gemm_ar.layout.ownership import DEFAULT_CHUNKS, OwnerSlices, PackOwnership, block_packs, pack_home
@@ -65,11 +77,14 @@ __all__ = [
     "AllReduceConfig",
     "AllReduceControl",
     "AllReduceProblem",
+    "BLayout",
     "CallTag",
     "DType",
     "ErrorStatus",
     "ErrorWord",
     "Gather",
+    "GemmConfig",
+    "GemmProblem",
     "LaunchGeometry",
     "Machine",
     "MemoryClass",
@@ -77,13 +92,20 @@ __all__ = [
     "PackOwnership",
     "PayloadLayout",
     "Phase",
+    "QuantizeConfig",
+    "Recipe",
     "Region",
     "RegionKind",
     "RegionSpec",
+    "SmallGemmConfig",
+    "SmallRows",
     "Stage",
+    "Tile",
     "WindowMap",
     "WrappingCounter",
+    "a_scale_shape",
     "allreduce_window",
+    "b_scale_shape",
     "block_cap",
     "block_packs",
     "call_tag",
@@ -91,13 +113,16 @@ __all__ = [
     "decode_tag",
     "epoch_reached",
     "error_words",
+    "gemm_candidates",
     "lsa_geometry",
     "next_epoch",
     "pack_home",
     "payload_layout",
     "rules",
     "select_config",
+    "select_gemm",
     "select_stage",
     "signal_word",
     "split_signal_word",
+    "tile_of_block",
 ]

@@ -20,6 +20,7 @@ from mori_gemm_ar.ar import AllReduceOp
 from mori_gemm_ar.compile.store import CodeObject, default_store
 from mori_gemm_ar.emulator import Node
 from mori_gemm_ar.emulator.adversary import DEFAULT_ADVERSARY, Adversary
+from mori_gemm_ar.emulator.races import RaceDetector
 from mori_gemm_ar.emulator.weak import WeakMemory
 from mori_gemm_ar.errors import CollectiveError, CollectiveMismatch, CollectiveTimeout, ConfigError
 from mori_gemm_ar.layout import AllReduceConfig, DType, Stage
@@ -37,10 +38,11 @@ class WrongResult(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """One proved configuration."""
+    """One proved configuration. `races`: run it under the race detector."""
 
     name: str
     config: AllReduceConfig
+    races: bool = True
 
     def code(self) -> CodeObject:
         """The shipped code object."""
@@ -67,7 +69,8 @@ class Pipeline:
     # ---- scenarios -------------------------------------------------------------------------------------------
     def _world(self, seed: int, adversary: Adversary | None) -> LocalWorld:
         def node(gpus: int) -> Node:
-            return Node(gpus) if adversary is None else Node(gpus, memory=WeakMemory(seed, adversary))
+            memory = None if adversary is None else WeakMemory(seed, adversary)
+            return Node(gpus, memory=memory, races=RaceDetector() if self.races else None)
 
         return LocalWorld(self.config.world, seed, node=node)
 

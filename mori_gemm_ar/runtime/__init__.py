@@ -5,24 +5,30 @@
 from mori_gemm_ar.runtime.group import Group, agree, require_equal
 from mori_gemm_ar.runtime.launch import Buffer, Launch, Pipeline, kernel_of, pack_arguments
 from mori_gemm_ar.runtime.local_world import LocalWorld, RankContext, RankOutcome
+from mori_gemm_ar.runtime.process_world import ProcessWorld, connect
 from mori_gemm_ar.runtime.resource import Resource, Rollback
 from mori_gemm_ar.runtime.symmetric import Communicator
-from mori_gemm_ar.runtime.target import Recording, Target
+from mori_gemm_ar.runtime.target import ErrorRecord, Recording, SymmetricMemory, Target, World
 
 __all__ = [
     "Buffer",
     "Communicator",
+    "ErrorRecord",
     "Group",
     "Launch",
     "LocalWorld",
     "Pipeline",
+    "ProcessWorld",
     "RankContext",
     "RankOutcome",
     "Recording",
     "Resource",
     "Rollback",
+    "SymmetricMemory",
     "Target",
+    "World",
     "agree",
+    "connect",
     "kernel_of",
     "pack_arguments",
     "require_equal",

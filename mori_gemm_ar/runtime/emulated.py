@@ -8,12 +8,18 @@ import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from mori_gemm_ar.emulator import TICKS_PER_SECOND, KernelLaunch, MemoryRegion, Node, translate
+from mori_gemm_ar.compile.store import CodeForm
+from mori_gemm_ar.emulator import TICKS_PER_SECOND, KernelLaunch, MemoryRegion, Node
 from mori_gemm_ar.errors import ConfigError
-from mori_gemm_ar.runtime.launch import Launch, Pipeline, kernel_of
-from mori_gemm_ar.runtime.symmetric import Communicator
+from mori_gemm_ar.runtime.group import agree
+from mori_gemm_ar.runtime.launch import Code, Launch, Pipeline, kernel_of
+from mori_gemm_ar.runtime.resource import Resource
+from mori_gemm_ar.runtime.symmetric import Backing, Communicator
+
+if TYPE_CHECKING:
+    import torch
 
 DEFAULT_TIMEOUT_S = 300.0  # emulated kernels are slow, not stuck
 
@@ -25,11 +31,21 @@ class Host(Protocol):
     rank: int
     size: int
 
+    @property
+    def backing(self) -> Backing:
+        """Where its symmetric memory comes from."""
+
     def wait(self, what: str, condition: Callable[[], bool]) -> None:
         """Let others run until `condition()` holds."""
 
     def exchange(self, step: str, value: object) -> list[object]:
         """One value from every rank."""
+
+    def give_up(self, reason: str) -> None:
+        """Tell ranks that wait for this one in a kernel that it will not come."""
+
+    def absent(self) -> dict[int, str]:
+        """Ranks known to be gone, and what became of them."""
 
 
 class EmulatedRecording:
@@ -54,6 +70,21 @@ class EmulatedRecording:
         self._target.settle()
 
 
+class WindowRecord(Resource):
+    """The error record in the window's control region; it goes away with the window."""
+
+    def __init__(self, address: int, nbytes: int) -> None:
+        super().__init__()
+        self.address, self._nbytes = address, nbytes
+
+    def read(self) -> bytes:
+        """The bytes."""
+        return ctypes.string_at(self.address, self._nbytes)
+
+    def _release(self) -> None:
+        pass
+
+
 class EmulatedTarget:
     """One rank's GPU on the emulated node, with a stream of its own while it has work there."""
 
@@ -61,6 +92,7 @@ class EmulatedTarget:
     torch_device = "cpu"
     default_timeout_s = DEFAULT_TIMEOUT_S
     ticks_per_second = TICKS_PER_SECOND
+    code_form = CodeForm.ISA
     records_copies = False
 
     def __init__(self, host: Host) -> None:
@@ -76,20 +108,43 @@ class EmulatedTarget:
 
     def communicator(self, per_rank_bytes: int) -> Communicator:
         """Collective: flat memory of `per_rank_bytes` per rank."""
-        host = self._host
-        unique = host.exchange("communicator", Communicator.get_unique_id() if host.rank == 0 else None)[0]
-        self._communicator = Communicator.init(
-            host.size,
-            host.rank,
-            unique,  # type: ignore[arg-type]
-            -(-per_rank_bytes // 65536) * 65536,
-            regions=host.node.regions,
-            meet=self._meet,
-        )
+        host, backing = self._host, self._host.backing
+        per_rank = -(-per_rank_bytes // 65536) * 65536
+        try:
+            own = agree(
+                host, "name the communicator", lambda: backing.name(host.size, per_rank) if host.rank == 0 else None
+            )
+            unique = host.exchange("communicator", own)[0]
+
+            def join() -> None:
+                self._communicator = Communicator.init(
+                    host.size,
+                    host.rank,
+                    unique,  # type: ignore[arg-type]
+                    per_rank,
+                    backing=backing,
+                    meet=self._meet,
+                )
+
+            agree(host, "reserve symmetric memory", join)
+        except BaseException:
+            if self._communicator is not None:
+                self._communicator.destroy()
+            backing.discard()
+            raise
+        assert self._communicator is not None
         return self._communicator
 
     def _meet(self) -> None:
         self._host.exchange("barrier", None)
+
+    def load(self, code: Code) -> None:
+        """Parse the text; it is translated when it first runs."""
+        kernel_of(code)
+
+    def error_record(self, own: int, nbytes: int) -> WindowRecord:
+        """The place in the window, which is cleared with the control region."""
+        return WindowRecord(own, nbytes)
 
     def submit(self, pipeline: Pipeline) -> None:
         """Queue a pipeline; its buffers are known memory until it has run."""
@@ -100,8 +155,8 @@ class EmulatedTarget:
             return
         node, rank = self._host.node, self._host.rank
         kernels = [kernel_of(launch.code) for launch in pipeline.launches]
-        for kernel in kernels:
-            translate(kernel)  # what the emulator does not know is the caller's error, before anything is queued
+        for kernel in kernels:  # what the emulator does not know is the caller's error, before anything is queued
+            node.translate(kernel)
         regions = [MemoryRegion(f"{b.name} of rank {rank}", b.address, b.nbytes, rank) for b in pipeline.buffers]
         for region in regions:
             node.regions.add(region)
@@ -128,6 +183,14 @@ class EmulatedTarget:
         if self._recording is None:
             self.synchronize()
 
+    def give_up(self, reason: str) -> None:
+        """Tell ranks that wait for this one in a kernel that it will not come."""
+        self._host.give_up(reason)
+
+    def absent(self) -> dict[int, str]:
+        """Ranks known to be gone, and what became of them."""
+        return self._host.absent()
+
     def fill(self, address: int, nbytes: int, value: int) -> None:
         """Set bytes."""
         ctypes.memset(address, value, nbytes)
@@ -140,11 +203,13 @@ class EmulatedTarget:
         """Write bytes."""
         ctypes.memmove(address, data, len(data))
 
-    def tensor_memory(self, address: int, nbytes: int) -> memoryview:
-        """Window memory; stays valid as long as the view lives."""
+    def tensor_memory(self, address: int, nbytes: int) -> torch.Tensor:
+        """Window memory; stays valid as long as the tensor lives."""
+        import torch
+
         if self._communicator is None:
             raise ConfigError("communicator must be created before its memory is viewed")
-        return self._communicator.memory.view(address, nbytes)
+        return torch.frombuffer(self._communicator.memory.view(address, nbytes), dtype=torch.uint8)
 
     @contextmanager
     def record(self) -> Iterator[EmulatedRecording]:

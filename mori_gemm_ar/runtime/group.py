@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from mori_gemm_ar.errors import CollectiveSetupError, ConfigError, MoriGemmArError, RendezvousError
+from mori_gemm_ar.errors import CollectiveSetupError, CollectiveTimeout, ConfigError, MoriGemmArError, RendezvousError
 
 T = TypeVar("T")
 
@@ -30,18 +30,20 @@ class Group(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What a rank reports about a step."""
+    """What a rank reports about a step. `caused`: it failed because another rank did."""
 
     failed: bool
     message: str = ""
+    caused: bool = False
 
 
 def agree(group: Group, step: str, action: Callable[[], T]) -> T:
     """Run `action` on this rank and return its result once it succeeded on every rank.
 
-    When it failed somewhere, a rank where it failed raises its own error; the others raise
-    `CollectiveSetupError` naming the failing rank, the step and the message. Nothing is released here: the caller
-    rolls back.
+    When it failed somewhere, a rank where it failed raises its own error; the others, and those that failed only
+    because a peer did not come, raise `CollectiveSetupError` naming the failing rank, the step and the message.
+    Nothing is released here: the caller rolls back. `action` itself does not exchange: ranks where it fails early
+    would leave the others there.
     """
     error: Exception | None = None
     result: T | None = None
@@ -49,21 +51,24 @@ def agree(group: Group, step: str, action: Callable[[], T]) -> T:
         result = action()
     except Exception as caught:
         error = caught
-    report = _Outcome(error is not None, "" if error is None else f"{type(error).__name__}: {error}")
+    report = _Outcome(False)
+    if error is not None:
+        report = _Outcome(True, f"{type(error).__name__}: {error}", isinstance(error, CollectiveTimeout))
     outcomes: list[object] = []
     try:
         outcomes = group.exchange(step, report)
     except RendezvousError:
         if error is None:  # else others are missing because of it
             raise
-    failures = [(r, o.message) for r, o in enumerate(outcomes) if isinstance(o, _Outcome) and o.failed]
-    if error is not None:
+    failed = [(r, o) for r, o in enumerate(outcomes) if isinstance(o, _Outcome) and o.failed]
+    failures = [(r, o.message) for r, o in failed if not o.caused] or [(r, o.message) for r, o in failed]
+    if error is not None and not (report.caused and any(not o.caused for _, o in failed)):
         if isinstance(error, MoriGemmArError):
             raise error
         raise CollectiveSetupError(f"rank {group.rank} failed at step {step!r}: {report.message}") from error
     if failures:
         text = "; ".join(f"rank {r} failed at step {step!r}: {message}" for r, message in failures)
-        raise CollectiveSetupError(text)
+        raise CollectiveSetupError(text) from error
     return result  # type: ignore[return-value]
 
 

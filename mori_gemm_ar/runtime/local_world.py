@@ -16,10 +16,13 @@ from functools import partial
 from typing import Any
 
 from mori_gemm_ar.emulator import TICKS_PER_SECOND, Node
-from mori_gemm_ar.errors import ConfigError, RendezvousError
+from mori_gemm_ar.errors import CollectiveSetupError, CollectiveTimeout, ConfigError, RendezvousError
 from mori_gemm_ar.layout.terms import MAX_WORLD
 from mori_gemm_ar.runtime.emulated import EmulatedTarget
+from mori_gemm_ar.runtime.symmetric import LocalBacking
 
+# How a rank fails because another one did.
+_PEER_ERRORS = (RendezvousError, CollectiveSetupError, CollectiveTimeout)
 # Share of scheduling points at which the node runs although a thread could: this is how fast ranks overtake slow ones.
 _NODE_FIRST = 0.25
 
@@ -168,6 +171,7 @@ class RankContext:
     def __init__(self, world: LocalWorld, scheduler: _Scheduler, node: Node, rank: int) -> None:
         self._world, self._scheduler = world, scheduler
         self.node, self.rank, self.size = node, rank, world.size
+        self.backing = LocalBacking(node.regions)
         self.meetings: dict[tuple[str, int], _Meeting] = {}
         self._counts: dict[str, int] = {}
 
@@ -183,6 +187,13 @@ class RankContext:
         """Let other ranks and the node run until `condition()` holds."""
         self._scheduler.wait(what, condition)
 
+    def give_up(self, reason: str) -> None:
+        """Nobody has to be told: time is virtual, so that waiting in vain costs nothing."""
+
+    def absent(self) -> dict[int, str]:
+        """Nothing is known; a wait in vain ends by its budget."""
+        return {}
+
     def sleep(self, seconds: float) -> None:
         """Be slow: let virtual time pass while others go on."""
         until = self.node.clock.ticks + int(seconds * TICKS_PER_SECOND)
@@ -194,19 +205,28 @@ class RankContext:
         return RankThread(self._scheduler, task)
 
     def exchange(self, step: str, value: object) -> list[object]:
-        """One value from every rank; raises `RendezvousError` when a rank ended without coming."""
+        """One value from every rank; raises `RendezvousError` when a rank ended without coming.
+
+        After an error of the wait the exchange counts as not held, so that ranks which go on stay in step.
+        """
         count = self._counts[step] = self._counts.get(step, 0) + 1
         meeting = self._world.meeting(step, count)
         meeting.values[self.rank] = value
+        if len(meeting.values) == self.size:
+            self.node.hosts_met()
 
-        def complete() -> bool:
-            return len(meeting.values) == self.size or bool(
-                self._world.ended(set(range(self.size)) - set(meeting.values))
+        def gone() -> list[int]:
+            return self._world.ended(set(range(self.size)) - set(meeting.values))
+
+        try:
+            self._scheduler.wait(
+                f"all ranks at step {step!r}", lambda: len(meeting.values) == self.size or bool(gone())
             )
-
-        self._scheduler.wait(f"all ranks at step {step!r}", complete)
-        missing = sorted(set(range(self.size)) - set(meeting.values))
-        if missing:
+        except Exception:
+            self._counts[step] -= 1
+            del meeting.values[self.rank]
+            raise
+        if missing := gone():
             raise RendezvousError(f"rank {missing[0]} ended before step {step!r}; rank {self.rank} cannot go on")
         meeting.readers += 1
         values = [meeting.values[r] for r in range(self.size)]
@@ -278,6 +298,6 @@ class LocalWorld:
         outcomes = self.outcomes(fn)
         errors = [o.error for o in outcomes if o.error is not None]
         if errors:
-            own = [e for e in errors if not isinstance(e, RendezvousError)]
+            own = [e for e in errors if not isinstance(e, _PEER_ERRORS)]
             raise (own or errors)[0]
         return [o.value for o in outcomes]

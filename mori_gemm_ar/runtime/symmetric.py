@@ -189,6 +189,10 @@ class DevCommHandle(Resource):
         self._comm._resources.discard(self)
 
 
+def _nobody() -> None:
+    """Meet nobody."""
+
+
 class Communicator:
     """Emulated counterpart of `mori.cco.Communicator`, for one rank."""
 
@@ -267,3 +271,4 @@ class Communicator:
         for resource in list(self._resources):
             resource.close()
         self.memory.leave()
+        self._meet = _nobody  # it leads back to whoever holds this communicator

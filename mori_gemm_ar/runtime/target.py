@@ -6,10 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from mori_gemm_ar.runtime.launch import Pipeline
-from mori_gemm_ar.runtime.symmetric import Communicator
+from mori_gemm_ar.compile.store import CodeForm
+from mori_gemm_ar.runtime.group import Group
+from mori_gemm_ar.runtime.launch import Code, Pipeline
+
+if TYPE_CHECKING:
+    import torch
 
 
 class Recording(Protocol):
@@ -19,6 +23,56 @@ class Recording(Protocol):
         """Run the recorded launches again, in order."""
 
 
+class Closable(Protocol):
+    """Something acquired; `close` may be called any number of times."""
+
+    def close(self) -> None:
+        """Give it back."""
+
+
+class Memory(Closable, Protocol):
+    """Symmetric memory of one rank."""
+
+    @property
+    def ptr(self) -> int:
+        """Address on this rank's device."""
+
+
+class DeviceComm(Closable, Protocol):
+    """Facts about the flat address range."""
+
+    @property
+    def per_rank_size(self) -> int:
+        """Bytes between two ranks' memory."""
+
+
+class SymmetricMemory(Protocol):
+    """Memory at the same offset of every rank's part of one flat address range. Every method is collective."""
+
+    def alloc_mem(self, size: int) -> Memory:
+        """Memory of this rank."""
+
+    def register_window(self, ptr: int, size: int, parts: tuple[tuple[int, int, str], ...] = ()) -> Closable:
+        """Let all ranks' kernels reach it. `parts` are (offset, bytes, name) of its regions, for reports."""
+
+    def create_dev_comm(self) -> DeviceComm:
+        """The facts."""
+
+    def destroy(self) -> None:
+        """Leave, after everything else was closed."""
+
+
+class ErrorRecord(Closable, Protocol):
+    """Words that a failing kernel writes and the host reads at any time."""
+
+    @property
+    def address(self) -> int:
+        """What kernels get."""
+
+    def read(self) -> bytes:
+        """The bytes, without waiting for the device."""
+
+
 class Target(Protocol):
     """One rank's device."""
 
@@ -26,6 +80,8 @@ class Target(Protocol):
     torch_device: str
     default_timeout_s: float
     ticks_per_second: int
+    # Which form of a code object it runs.
+    code_form: CodeForm
     # Whether host copies made while recording are part of the recording.
     records_copies: bool
 
@@ -33,8 +89,14 @@ class Target(Protocol):
     def recording(self) -> bool:
         """Whether launches are being recorded instead of run."""
 
-    def communicator(self, per_rank_bytes: int) -> Communicator:
+    def communicator(self, per_rank_bytes: int) -> SymmetricMemory:
         """Collective: symmetric memory of the ranks of this target's group."""
+
+    def load(self, code: Code) -> None:
+        """Make a code object ready, so that `submit` does nothing but launch."""
+
+    def error_record(self, own: int, nbytes: int) -> ErrorRecord:
+        """A cleared error record; `own` is the address that the window keeps free for one."""
 
     def submit(self, pipeline: Pipeline) -> None:
         """Queue the launches of a pipeline behind earlier ones, or record them."""
@@ -45,6 +107,12 @@ class Target(Protocol):
     def synchronize(self) -> None:
         """Wait until everything queued has run."""
 
+    def give_up(self, reason: str) -> None:
+        """Tell ranks that wait for this one in a kernel that it will not come, where that is possible."""
+
+    def absent(self) -> dict[int, str]:
+        """Ranks known to be gone, and what became of them."""
+
     def fill(self, address: int, nbytes: int, value: int) -> None:
         """Set bytes of this rank's memory."""
 
@@ -54,9 +122,16 @@ class Target(Protocol):
     def write(self, address: int, data: bytes) -> None:
         """Write bytes to this rank's memory."""
 
-    def tensor_memory(self, address: int, nbytes: int) -> memoryview:
-        """Memory of this rank's window for a tensor that keeps it alive."""
+    def tensor_memory(self, address: int, nbytes: int) -> torch.Tensor:
+        """Bytes of this rank's window as a one-dimensional uint8 tensor."""
 
     @contextmanager
     def record(self) -> Iterator[Recording]:
         """Record launches instead of running them."""
+
+
+class World(Group, Protocol):
+    """A group of ranks with devices: a `ProcessWorld`, or a `RankContext` of a `LocalWorld`."""
+
+    def target(self, device: str = "auto") -> Target:
+        """A device of the caller."""

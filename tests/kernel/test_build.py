@@ -193,20 +193,21 @@ def test_the_compiled_module_still_holds_its_text() -> None:
     assert build(CONFIG).isa.startswith('\t.amdgcn_target "amdgcn-amd-amdhsa-unknown-gfx950"\n')
 
 
-@pytest.mark.parametrize(
-    "module",
-    [None, "module {}", 'assembly = "a", assembly = "b"'],
-    ids=["moved", "no text", "two texts"],
-)
-def test_a_moved_text_is_an_error(module: str | None) -> None:
+@pytest.mark.parametrize("module", [None, "module {}", "gpu.module @a gpu.module @b"], ids=["moved", "none", "two"])
+def test_a_moved_module_is_an_error(module: str | None) -> None:
     compiled = SimpleNamespace(_keepalive=SimpleNamespace(ir=module))
-    with pytest.raises(CompileError, match=r"must return one module with one ISA text.*\[compile\]"):
-        backend._isa_text(compiled)
+    with pytest.raises(CompileError, match=r"must return the text of one module.*\[compile\]"):
+        backend._lowered(compiled)
+
+
+@pytest.mark.parametrize("module", ["module {}", 'assembly = "a", assembly = "b"'], ids=["no text", "two texts"])
+def test_a_moved_text_is_an_error(module: str) -> None:
+    with pytest.raises(CompileError, match=r"must return one module with one assembly text.*\[compile\]"):
+        backend._payload(module, "assembly")
 
 
 def test_escapes_of_the_text_are_resolved() -> None:
-    compiled = SimpleNamespace(_keepalive=SimpleNamespace(ir=r'x assembly = "\09.text\0A\22q\22 \\ end"'))
-    assert backend._isa_text(compiled) == '\t.text\n"q" \\ end'
+    assert backend._payload(r'x bin = "\09.text\0A\22q\22 \\ \FF\00end"', "bin") == b'\t.text\n"q" \\ \xff\x00end'
 
 
 def test_a_moved_last_pass_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

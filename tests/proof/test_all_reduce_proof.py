@@ -4,9 +4,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from mori_gemm_ar.errors import CollectiveTimeout
+from mori_gemm_ar.errors import CollectiveTimeout, RaceError
 from mori_gemm_ar.proof import PIPELINES, Catcher, Mutant, Operator, mutants_of, pipeline_named, run_clean, try_mutant
 from mori_gemm_ar.proof.pipelines import WrongResult, mutated, original
 from mori_gemm_ar.proof.runner import MUTANT_SEEDS, Summary, Verdict, find_mutants
@@ -29,11 +31,30 @@ def test_the_shipped_code_is_clean(pipeline: str) -> None:
 
 @pytest.mark.parametrize("pipeline", SMALL)
 def test_functional_mode_is_blind_to_a_dropped_writeback_and_weak_mode_is_not(pipeline: str) -> None:
+    unwatched = replace(pipeline_named(pipeline), races=False)
     for mutant in mutants(pipeline, Operator.DROP_WRITEBACK):
         codes = mutated(mutant.isa, frozenset(range(8)))
-        pipeline_named(pipeline)._calls(0, codes, None)
+        unwatched._calls(0, codes, None)
         with pytest.raises((WrongResult, CollectiveTimeout)):
-            pipeline_named(pipeline).exercise(0, codes)
+            unwatched.exercise(0, codes)
+
+
+@pytest.mark.parametrize("pipeline", SMALL)
+@pytest.mark.parametrize(
+    ("operator", "missing"),
+    [
+        (Operator.DROP_WRITEBACK, "no writeback"),
+        (Operator.WEAKEN_WRITEBACK, "agent scope only"),
+        (Operator.DROP_INVALIDATE, "no invalidate"),
+        (Operator.WEAKEN_INVALIDATE, "no invalidate"),
+        (Operator.DROP_BARRIER, "no workgroup barrier"),
+        (Operator.PUBLISH_EARLY, "no writeback"),
+    ],
+)
+def test_the_race_detector_needs_no_weak_memory(pipeline: str, operator: Operator, missing: str) -> None:
+    for mutant in mutants(pipeline, operator):
+        with pytest.raises(RaceError, match=f"race on window of rank .*{missing}"):
+            pipeline_named(pipeline).exercise(0, mutated(mutant.isa, frozenset({0})), None)
 
 
 @pytest.mark.parametrize("pipeline", SMALL)

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mori_gemm_ar.compile import store as store_module
-from mori_gemm_ar.compile.store import CodeObject, content_key, isa_digest
+from mori_gemm_ar.compile.hsaco import hsaco_digest
+from mori_gemm_ar.compile.store import CodeForm, CodeObject, content_key, isa_digest
 from mori_gemm_ar.errors import CacheWarning
 
 
@@ -21,10 +22,15 @@ class FakeConfig:
     key: str = "fake_w4"
 
 
-def fake_build(config: FakeConfig) -> CodeObject:
+def fake_build(config: FakeConfig, form: CodeForm = CodeForm.ISA) -> CodeObject:
     isa = f"\t; code of {config.key}\n\ts_endpgm\n" * 20
     manifest = {"isa_sha256": isa_digest(isa), "flydsl": store_module.flydsl_version(), "text": 'ü "\\'}
-    return CodeObject(content_key(config.key), config.key, isa, manifest)
+    if form is CodeForm.ISA:
+        return CodeObject(content_key(config.key), config.key, isa, manifest)
+    hsaco = f"\x7fELF of {config.key}".encode()
+    return CodeObject(
+        content_key(config.key), config.key, isa, manifest | {"hsaco_sha256": hsaco_digest(hsaco)}, hsaco
+    )
 
 
 class Builder:
@@ -34,10 +40,10 @@ class Builder:
         self.calls: list[str] = []
         self.seconds = seconds
 
-    def __call__(self, config: FakeConfig) -> CodeObject:
+    def __call__(self, config: FakeConfig, form: CodeForm = CodeForm.ISA) -> CodeObject:
         self.calls.append(config.key)
         time.sleep(self.seconds)
-        return fake_build(config)
+        return fake_build(config, form)
 
 
 class LoggingBuilder:
@@ -46,11 +52,11 @@ class LoggingBuilder:
     def __init__(self, log: Path) -> None:
         self.log = log
 
-    def __call__(self, config: FakeConfig) -> CodeObject:
+    def __call__(self, config: FakeConfig, form: CodeForm = CodeForm.ISA) -> CodeObject:
         with self.log.open("a") as file:
             file.write(f"{config.key}\n")
         time.sleep(0.05)
-        return fake_build(config)
+        return fake_build(config, form)
 
 
 @contextmanager

@@ -57,20 +57,33 @@ AREAS = {
     "layout": area("errors"),
     "isa": area("errors"),
     "kernels": area("errors layout isa", "flydsl"),
-    "compile": area("errors compile.store", lazy_own="compile.build compile.backend"),
-    "compile.store": area("errors isa", lazy_own="compile.build"),
-    "compile.backend": area("errors", "flydsl"),
-    "compile.build": area("errors layout isa kernels audit compile.store compile.backend", "flydsl torch"),
+    "compile": area("errors compile.store compile.hsaco", lazy_own="compile.build compile.backend"),
+    "compile.hsaco": area("errors isa"),
+    "compile.store": area("errors isa compile.hsaco", lazy_own="compile.build"),
+    "compile.backend": area("errors compile.hsaco", "flydsl"),
+    "compile.build": area(
+        "errors layout isa kernels audit compile.store compile.backend compile.hsaco", "flydsl torch"
+    ),
     "emulator": area("errors isa", "numpy"),
     "audit": area("errors isa"),
     "runtime": area("errors layout isa emulator compile.store", "numpy torch", "compile compile.build", "mori"),
     "model": area("errors layout", "numpy"),
     "ar": area("errors layout compile.store runtime", "numpy torch", "compile compile.build"),
+    "gemm": area("errors layout compile.store runtime", "torch", "compile compile.build"),
     "plan": area("errors layout model"),
     "op": area("errors layout compile.store runtime ar model plan", "numpy torch", "compile compile.build"),
-    "proof": area("errors layout isa audit compile emulator runtime ar op plan", "numpy torch", "compile.build"),
+    "proof": area(
+        "errors layout isa audit compile compile.store emulator runtime ar op plan", "numpy torch", "compile.build"
+    ),
     "integrations": area("errors layout ar op plan", "torch", "runtime", "vllm sglang"),
-    "cli": area("errors layout", "typer rich", "isa audit compile emulator runtime model ar plan op proof"),
+    "commands": area(
+        "errors layout model",
+        "typer rich",
+        "isa audit compile compile.store compile.hsaco emulator runtime ar plan op proof",
+        "matplotlib",
+    ),
+    "cli": area("errors commands", "typer rich"),
+    "__main__": area(lazy_own="cli"),
 }
 
 

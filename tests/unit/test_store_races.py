@@ -14,7 +14,7 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from mori_gemm_ar.compile.store import CodeObject, CodeStore, isa_digest
+from mori_gemm_ar.compile.store import CodeForm, CodeObject, CodeStore, isa_digest
 from tests.unit.store_fakes import Builder, FakeConfig, LoggingBuilder, fake_build, one_cache_warning
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -59,10 +59,10 @@ class BuilderThatHangs:
     def __init__(self, started: Path) -> None:
         self.started = started
 
-    def __call__(self, config: FakeConfig) -> CodeObject:
+    def __call__(self, config: FakeConfig, form: CodeForm = CodeForm.ISA) -> CodeObject:
         self.started.touch()
         time.sleep(300)
-        return fake_build(config)
+        return fake_build(config, form)
 
 
 def get_and_hang(root: Path, started: Path) -> None:

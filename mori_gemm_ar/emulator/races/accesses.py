@@ -4,31 +4,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from mori_gemm_ar.emulator.races.knowledge import MAX_WAVES, Agent, Known, Publication, Scope, Signal, reach
+from mori_gemm_ar.emulator.races.clocks import WaveClocks
+from mori_gemm_ar.emulator.races.knowledge import MAX_WAVES, Known, Scope, Signal
 from mori_gemm_ar.emulator.races.ledger import SET, Ledger, Located
+from mori_gemm_ar.emulator.races.order import Operation, Order
 from mori_gemm_ar.emulator.races.report import Conflict, global_race
-
-if TYPE_CHECKING:
-    from mori_gemm_ar.emulator.races.clocks import WaveClocks
-
-
-@dataclass(slots=True)
-class Operation:
-    """One memory instruction of the waves `rows`. `data`: scope is only how it travels; it is no synchronisation."""
-
-    clocks: WaveClocks
-    rows: np.ndarray
-    site: int
-    position: np.ndarray
-    scope: Scope
-    data: bool = False
-    epochs: np.ndarray | None = None
 
 
 class Accesses:
@@ -37,9 +19,8 @@ class Accesses:
     delayed: scoped stores can be read only after `landed` has named them.
     """
 
-    def __init__(self, ledger: Ledger, agents: list[Agent], delayed: bool) -> None:
-        self.ledger, self.agents, self._delayed = ledger, agents, delayed
-        self.publications: list[Publication] = []
+    def __init__(self, ledger: Ledger, delayed: bool) -> None:
+        self.ledger, self.order, self._delayed = ledger, Order(ledger), delayed
         self._signals: list[Signal | None] = [None]
         self._sets: list[tuple[int, ...]] = []
         self._set_numbers: dict[tuple[int, ...], int] = {}
@@ -69,8 +50,8 @@ class Accesses:
         epochs = self._begin(op, at)
         self._check_write(op, at)
         if op.scope and not op.data:
-            said = op.clocks.publish(op.rows, op.scope, op.site, len(self.publications))
-            self.publications += said
+            said = op.clocks.publish(op.rows, op.scope, op.site, len(self.order.publications))
+            self.order.publications += said
             ledger.epochs.signal[epochs] = len(self._signals) + np.arange(len(said))
             self._signals += [Signal(one) for one in said]
             if self._delayed:
@@ -88,8 +69,8 @@ class Accesses:
         if at is None:
             return
         self._begin(op, at)
-        said = op.clocks.publish(op.rows, op.scope, op.site, len(self.publications))
-        self.publications += said
+        said = op.clocks.publish(op.rows, op.scope, op.site, len(self.order.publications))
+        self.order.publications += said
         for lane in range(len(at.index)):
             one = at.select(np.asarray([lane]))
             position = int(one.wave[0])
@@ -164,89 +145,65 @@ class Accesses:
                 ledger.put(ledger.reads, at.index + start, at.granules, np.zeros_like(read))
 
     def _check(self, op: Operation, at: Located, values: np.ndarray, *, was_write: bool, is_write: bool) -> None:
-        """All entries against the operation; vectorised rules first, the rest one by one."""
-        for start, lane, epoch in self._suspects(op, at, values):
-            for member in self._sets[epoch & ~SET] if epoch & SET else (epoch,):
-                if at.mask is not None and not int(self.ledger.epochs.mask[member]) & int(at.mask[lane]):
-                    continue
-                if not self.ordered(member, op, at, lane, was_write=was_write, is_write=is_write):
-                    granule = int(at.index[lane]) + start % at.granules
-                    self._raise(member, op, int(at.wave[lane]), granule, was_write=was_write, is_write=is_write)
-
-    def _suspects(self, op: Operation, at: Located, values: np.ndarray) -> Iterator[tuple[int, int, int]]:
-        """(flat position, lane, entry) of runs that program order and barriers do not settle."""
-        epochs, clocks = self.ledger.epochs, op.clocks
+        """All entries against the operation."""
         starts, lanes = self._runs(at, values)
         entry = values.reshape(-1)[starts]
         kept = entry != 0
-        starts, lanes, entry = starts[kept], lanes[kept], entry[kept]
-        plain = (entry & SET) == 0
-        number = np.where(plain, entry, 0)
-        row = op.rows[at.wave[lanes]]
-        own, actor = clocks.actor[row], epochs.actor[number]
-        same = (actor // MAX_WAVES) == (own // MAX_WAVES)
-        fellow = np.minimum(row // clocks.waves * clocks.waves + actor % MAX_WAVES, len(clocks.joined) - 1)
-        settled = (actor == own) | (same & (epochs.position[number] <= clocks.joined[fellow]))
-        if at.mask is not None:
-            settled |= (epochs.mask[number] & at.mask[lanes]) == 0
-        rest = ~(settled & plain)
-        return zip(starts[rest].tolist(), lanes[rest].tolist(), entry[rest].tolist(), strict=True)
+        starts, lanes, entry = self._members(starts[kept], lanes[kept], entry[kept])
+        self._require(op, at, starts, lanes, entry, was_write=was_write, is_write=is_write)
 
-    def need(self, first: Agent, second: Agent, home: int | None) -> Scope:
-        """The scope that orders two agents at an address of that home."""
-        return Scope.AGENT if first.gpu == second.gpu == home else Scope.SYSTEM
+    def _members(self, starts: np.ndarray, lanes: np.ndarray, entry: np.ndarray):
+        """The same with sets of epochs spread out."""
+        if not (entry & SET).any():
+            return starts, lanes, entry
+        members = [self._sets[e & ~SET] if e & SET else (e,) for e in entry.tolist()]
+        counts = [len(m) for m in members]
+        flat = np.asarray([e for m in members for e in m], np.uint32)
+        return np.repeat(starts, counts), np.repeat(lanes, counts), flat
 
-    def ordered(self, epoch: int, op: Operation, at: Located, lane: int, *, was_write: bool, is_write: bool) -> bool:
-        """Whether an earlier access happens before this one, and its store can be seen where that matters."""
-        epochs, clocks = self.ledger.epochs, op.clocks
-        actor, position = int(epochs.actor[epoch]), int(epochs.position[epoch])
-        row = int(op.rows[at.wave[lane]])
-        first, wave, second = self.agents[actor // MAX_WAVES], actor % MAX_WAVES, clocks.agent_of(row)
-        if actor == int(clocks.actor[row]):
-            return True
-        tract = self.ledger.tracts[at.tract_of(lane)]
-        need = self.need(first, second, tract.region.home if tract else None)
-        strong = int(epochs.scope[epoch]) >= need
-        if strong and op.scope >= need and not op.data and not epochs.data[epoch]:
-            return True
-        knowledge = clocks.known(row)
-        if first is second and position <= int(clocks.joined[clocks.rows_of(second.slot)][wave]):
-            return True
-        if first is second or not was_write:
-            return position <= self._reach(knowledge.ordered, first).ordered[wave]
-        known = knowledge.ordered
-        if not is_write and op.scope < need:
-            known = knowledge.agent if need is Scope.AGENT else knowledge.system
-        found = self._reach(known, first)
-        return position <= (found.ordered if strong else found.released(need))[wave]
-
-    def _reach(self, known: Known, agent: Agent):
-        return reach(known, agent, self.publications)
+    def _require(self, op: Operation, at: Located, starts, lanes, epochs, *, was_write: bool, is_write: bool) -> None:
+        """Raise `RaceError` unless all epochs happen before the operation."""
+        order = self.order
+        rest = ~order.settled(op, at, lanes, epochs)
+        if not rest.any():
+            return
+        starts, lanes, epochs = starts[rest], lanes[rest], epochs[rest]
+        fine = order.ordered(op, at, lanes, epochs, was_write=was_write, is_write=is_write)
+        if not fine.all():
+            n = int(np.flatnonzero(~fine)[0])
+            granule = int(at.index[lanes[n]]) + int(starts[n]) % at.granules
+            self._raise(int(epochs[n]), op, int(at.wave[lanes[n]]), granule, was_write=was_write, is_write=is_write)
 
     def _check_together(self, op: Operation, at: Located, fresh: np.ndarray) -> None:
         """Waves that write one granule in one instruction; the last one's entry stands there now."""
         values = self.ledger.take(self.ledger.writes, at.index, at.granules)
         if not (values != fresh).any():
             return
-        for start, lane, epoch in self._suspects(op, at, values):
-            if epoch == fresh.reshape(-1)[start]:
-                continue
-            if not self.ordered(epoch, op, at, lane, was_write=True, is_write=True):
-                granule = int(at.index[lane]) + start % at.granules
-                self._raise(epoch, op, int(at.wave[lane]), granule, was_write=True, is_write=True)
+        starts, lanes = self._runs(at, values)
+        self._require(op, at, starts, lanes, values.reshape(-1)[starts], was_write=True, is_write=True)
 
     def _raise(self, epoch: int, op: Operation, wave: int, granule: int, *, was_write: bool, is_write: bool) -> None:
         epochs, row = self.ledger.epochs, int(op.rows[wave])
         actor = int(epochs.actor[epoch])
-        first, second = self.agents[actor // MAX_WAVES], op.clocks.agent_of(row)
+        first, second = self.order.agents[actor // MAX_WAVES], op.clocks.agent_of(row)
         region, address = self.ledger.region_at(granule)
-        need = self.need(first, second, region.home if region else None)
-        place = region.describe(address) if region else "memory"
+        need = self.order.need(first, second, region.home if region else None)
         conflict = Conflict(
-            first, actor % MAX_WAVES, int(epochs.position[epoch]), int(epochs.site[epoch]), was_write,
-            int(epochs.scope[epoch]) >= need, second, row % op.clocks.waves, op.site, is_write, op.scope, need, place,
-        )  # fmt: skip
-        raise global_race(conflict, op.clocks, self.publications)
+            first,
+            actor % MAX_WAVES,
+            int(epochs.position[epoch]),
+            int(epochs.site[epoch]),
+            was_write,
+            Scope(int(epochs.scope[epoch])),
+            second,
+            row % op.clocks.waves,
+            op.site,
+            is_write,
+            op.scope,
+            need,
+            region.describe(address) if region else "memory",
+        )
+        raise global_race(conflict, op.clocks, self.order.publications)
 
     # ---- flags -----------------------------------------------------------------------------------------------
     def _listen(self, op: Operation, at: Located, written: np.ndarray) -> None:
@@ -265,7 +222,7 @@ class Accesses:
         row = int(op.rows[at.wave[lane]])
         tract = self.ledger.tracts[at.tract_of(lane)]
         said = signal.publication
-        need = self.need(said.agent, op.clocks.agent_of(row), tract.region.home if tract else None)
+        need = self.order.need(said.agent, op.clocks.agent_of(row), tract.region.home if tract else None)
         enough = said.scope >= need and op.scope >= need
         knowledge = op.clocks.known(row)
         known = knowledge.ordered if enough else knowledge.heard
@@ -316,30 +273,31 @@ class Accesses:
             single = np.where((entry & SET) == 0, entry, 0)
             own = op.clocks.actor[op.rows[at.wave[lanes]]]
             shared = (entry != 0) & ((entry != single) | (ledger.epochs.actor[single] != own))
-            for start, end, lane in zip(
-                starts[shared].tolist(), ends[shared].tolist(), lanes[shared].tolist(), strict=True
-            ):
-                old, epoch = int(before.reshape(-1)[start]), int(flat[start])
-                flat[start:end] = self._with_reader(op, at, lane, old, epoch)
+            if shared.any():
+                self._share(op, at, starts[shared], ends[shared], lanes[shared], entry[shared], flat)
         ledger.put(ledger.reads, index, at.granules, fresh)
         return fresh
 
-    def _with_reader(self, op: Operation, at: Located, lane: int, old: int, epoch: int) -> int:
-        """Entry for an old one and a further reader; readers known to be past are dropped."""
+    def _share(self, op: Operation, at: Located, starts, ends, lanes, entry, fresh: np.ndarray) -> None:
+        """Enter readers into the sets that stand there; readers known to be past are dropped."""
         actors = self.ledger.epochs.actor
-        own = int(actors[epoch])
-        members = self._sets[old & ~SET] if old & SET else (old,)
-        if epoch in members:
-            return old
-        kept = [
-            member
-            for member in members
-            if int(actors[member]) != own and not self.ordered(member, op, at, lane, was_write=False, is_write=True)
-        ]
-        if not kept:
-            return epoch
-        key = (*kept, epoch)
-        if key not in self._set_numbers:
-            self._set_numbers[key] = len(self._sets)
-            self._sets.append(key)
-        return self._set_numbers[key] | SET
+        owner, lane, member = self._members(np.arange(len(entry)), lanes, entry)
+        epoch = fresh[starts[owner]]
+        past = actors[member] == actors[epoch]
+        past |= self.order.ordered(op, at, lane, member, was_write=False, is_write=True)
+        past &= member != epoch
+        kept: list[list[int]] = [[] for _ in range(len(entry))]
+        for n, one, gone in zip(owner.tolist(), member.tolist(), past.tolist(), strict=True):
+            if not gone:
+                kept[n].append(one)
+        for members, start, end in zip(kept, starts.tolist(), ends.tolist(), strict=True):
+            own = int(fresh[start])
+            if members and members != [own]:
+                fresh[start:end] = self._set_of((*members, own) if own not in members else tuple(members))
+
+    def _set_of(self, members: tuple[int, ...]) -> int:
+        """The entry that names a set."""
+        if members not in self._set_numbers:
+            self._set_numbers[members] = len(self._sets)
+            self._sets.append(members)
+        return self._set_numbers[members] | SET

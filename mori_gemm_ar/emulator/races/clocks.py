@@ -7,11 +7,14 @@ Counts of a row of the pool go on when another workgroup takes the row, so that 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
 
 from mori_gemm_ar.emulator.races.knowledge import MAX_WAVES, Agent, Knowledge, Known, Publication, Scope, Signal
+
+_TOKENS = itertools.count(1)
 
 
 class WaveClocks:
@@ -27,7 +30,8 @@ class WaveClocks:
         self.actor = np.zeros(rows, np.int64)
         self.lane = np.zeros(rows, np.int64)  # which readers' array of the ledger
         self.agents: list[Agent | None] = [None] * slots
-        self.knowledge: list[Knowledge | None] = [None] * rows
+        self._knowledge: list[Knowledge | None] = [None] * rows
+        self.token = np.zeros(rows, np.int64)  # equal where the knowledge is the same
         # By scope - 1: stores per wave that are released, as this row knows and as the whole workgroup knows.
         self._released = np.zeros((2, rows, waves), np.int64)
         self._group_released = np.zeros((2, slots, waves), np.int64)
@@ -49,9 +53,13 @@ class WaveClocks:
 
     def known(self, row: int) -> Knowledge:
         """What a wave knows."""
-        knowledge = self.knowledge[row]
+        knowledge = self._knowledge[row]
         assert knowledge is not None, "a wave that runs belongs to a workgroup"
         return knowledge
+
+    def _learn(self, rows: slice, knowledge: Knowledge) -> None:
+        self._knowledge[rows] = [knowledge] * (rows.stop - rows.start)
+        self.token[rows] = next(_TOKENS)
 
     # ---- workgroups ------------------------------------------------------------------------------------------
     def begin(self, agent: Agent, knowledge: Knowledge, lane: int) -> None:
@@ -64,7 +72,7 @@ class WaveClocks:
             counts[rows] = self.issued[rows]
         for counts in (self.lds_completed, self.lds_joined, self.lds_published):
             counts[rows] = self.lds_issued[rows]
-        self.knowledge[rows] = [knowledge] * self.waves
+        self._learn(rows, knowledge)
         self._changed[rows] = False
 
     def end(self, slot: int) -> Known:
@@ -97,7 +105,7 @@ class WaveClocks:
             merged = self.known(rows.start)
             for row in range(rows.start + 1, rows.stop):
                 merged = merged.joined(self.known(row))
-            self.knowledge[rows] = [merged] * self.waves
+            self._learn(rows, merged)
 
     # ---- waits -----------------------------------------------------------------------------------------------
     def wait(self, rows: np.ndarray | slice, count: int) -> None:
@@ -137,7 +145,7 @@ class WaveClocks:
             after = before._replace(ordered=before.ordered.joined(signal.known))
         else:
             after = before._replace(heard=before.heard.joined(signal.known))
-        self.knowledge[row] = after
+        self._learn(slice(row, row + 1), after)
         self._changed[row] = True
 
     # ---- synchronisation -------------------------------------------------------------------------------------
@@ -158,12 +166,18 @@ class WaveClocks:
     def invalidate(self, rows: np.ndarray, scope: Scope) -> None:
         """`buffer_inv`."""
         for row in rows.tolist():
-            self.knowledge[row] = self.known(row).acquired(scope)
+            self._learn(slice(row, row + 1), self.known(row).acquired(scope))
             self._changed[row] = True
 
     def listen(self, row: int, signal: Signal, ordered: bool) -> None:
         """A flag was loaded; it counts once its load is complete."""
         self._flags.append((row, int(self.issued[row]), signal, ordered))
+
+    def unread(self, slot: int) -> list[tuple[int, Publication]]:
+        """Flags that waves of a workgroup have loaded and not waited for."""
+        return [
+            (row % self.waves, signal.publication) for row, _, signal, _ in self._flags if row // self.waves == slot
+        ]
 
     def publish(self, rows: np.ndarray, scope: Scope, site: int, numbers: int) -> list[Publication]:
         """What scoped stores of these rows say, numbered from `numbers`."""
@@ -175,6 +189,7 @@ class WaveClocks:
         released = np.maximum(self._group_released[:, slots], self._released[:, rows]).tolist()
         issued = self.issued[members]
         issued[here, waves] -= 1  # the store itself
+        lists = [a.tolist() for a in (rows, waves, ordered, issued, self.completed[members])]
         attempted, covered = self._attempted[:, slots].tolist(), self._covered[:, slots].tolist()
         return [
             Publication(
@@ -187,10 +202,9 @@ class WaveClocks:
                 before,
                 (released[0][n], released[1][n]),
                 done,
+                complete,
                 (attempted[0][n], attempted[1][n]),
                 (covered[0][n], covered[1][n]),
             )
-            for n, (row, wave, before, done) in enumerate(
-                zip(rows.tolist(), waves.tolist(), ordered.tolist(), issued.tolist(), strict=True)
-            )
+            for n, (row, wave, before, done, complete) in enumerate(zip(*lists, strict=True))
         ]

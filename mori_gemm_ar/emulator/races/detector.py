@@ -65,8 +65,8 @@ class RaceDetector(Observer):
             raise ConfigError("races must be a detector of this node's own; make a new RaceDetector")
         self._node = node
         self.lanes = max(1, node.gpus)
-        self.agents: list[Agent] = []
-        self.accesses = Accesses(Ledger(node.regions, self.lanes), self.agents, delayed=node.memory.weak)
+        self.accesses = Accesses(Ledger(node.regions, self.lanes), delayed=node.memory.weak)
+        self.order = self.accesses.order
         node.memory.landed = self._landed
         self._watches: dict[int, Watch] = {}
         self._running: dict[int, _Running] = {}
@@ -148,7 +148,7 @@ class RaceDetector(Observer):
         def useful(key: int) -> bool:
             if key < 0:
                 return True
-            agent = self.agents[key // MAX_WAVES]
+            agent = self.order.agents[key // MAX_WAVES]
             return of.get(ended_key(agent.stream), -1) < agent.serial
 
         return Known({key: value for key, value in of.items() if useful(key)})
@@ -170,7 +170,7 @@ class RaceDetector(Observer):
             self._watches[id(pool)] = Watch(clocks, LdsLedger(pool, clocks))
         clocks, running = self.watch_of(pool).clocks, self._running[id(dispatch)]
         agent = Agent(
-            len(self.agents),
+            len(self.order.agents),
             dispatch.gpu,
             f"workgroup {dispatch.workgroup(number)}",
             pool.waves_per_group,
@@ -178,9 +178,9 @@ class RaceDetector(Observer):
             running.serial,
             clocks,
             slot,
-            pool.program,
+            dispatch.launch.kernel,
         )
-        self.agents.append(agent)
+        self.order.add(agent)
         running.agents.append(agent)
         clocks.begin(agent, running.knowledge, dispatch.gpu % self.lanes)
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mori_gemm_ar.emulator.races.accesses import Operation
 from mori_gemm_ar.emulator.races.clocks import WaveClocks
 from mori_gemm_ar.emulator.races.knowledge import IGNORANT, Agent, Scope
+from mori_gemm_ar.emulator.races.order import Operation
 
 if TYPE_CHECKING:
     from mori_gemm_ar.emulator.races.detector import RaceDetector
@@ -26,8 +26,8 @@ class EngineAgent:
     def __init__(self, races: RaceDetector, name: str, gpu: int) -> None:
         self._races, self._clocks = races, WaveClocks(1, 1)
         stream = races.stream_of(self, gpu)
-        self._agent = Agent(len(races.agents), gpu, name, 1, stream, 1, self._clocks, 0)
-        races.agents.append(self._agent)
+        self._agent = Agent(len(races.order.agents), gpu, name, 1, stream, 1, self._clocks, 0)
+        races.order.add(self._agent)
         self._clocks.begin(self._agent, IGNORANT, gpu % max(1, races.lanes))
 
     def hear(self, address: int) -> None:

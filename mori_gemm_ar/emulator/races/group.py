@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 mori_gemm_ar contributors
-"""A group of waves whose memory operations are checked for races before they take effect."""
+"""A group of waves whose memory operations are checked for races."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import numpy as np
 from mori_gemm_ar.emulator.group import Group, gather_bytes, scatter_bytes
 from mori_gemm_ar.emulator.memory import from_rows, to_rows
 from mori_gemm_ar.emulator.memory_ops import SC1, Access
-from mori_gemm_ar.emulator.races.accesses import Operation
 from mori_gemm_ar.emulator.races.knowledge import Scope, scope_of
 from mori_gemm_ar.emulator.races.lds import Kind
+from mori_gemm_ar.emulator.races.order import Operation
 from mori_gemm_ar.emulator.translate import Segment
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def _all_lanes(waves: int) -> np.ndarray:
 
 
 class WatchedGroup(Group):
-    """As `Group`; every access goes to the race detector first."""
+    """As `Group`; every access also goes to the race detector."""
 
     __slots__ = ("_counted", "_lds_counted", "_races", "_rows", "_watch")
 
@@ -78,12 +78,12 @@ class WatchedGroup(Group):
 
     # ---- global memory ---------------------------------------------------------------------------------------
     def load(self, site: int, k, address, access: Access, rows, policy: int) -> None:
-        """Vector load."""
+        """Vector load; checked afterwards, because a held store may land so that it is read."""
         self._issue(site)
         flat, wave = self._lanes(k, address)
+        super().load(site, k, address, access, rows, policy)
         if len(flat):
             self._races.accesses.load(self._operation(site, scope_of(policy)), flat, wave, access.nbytes)
-        super().load(site, k, address, access, rows, policy)
 
     def store(self, site: int, k, address, access: Access, rows, policy: int) -> None:
         """Vector store."""
@@ -97,10 +97,10 @@ class WatchedGroup(Group):
         """Vector read-modify-write; without sc1 it is of agent scope."""
         self._issue(site)
         flat, wave = self._lanes(k, address)
+        super().atomic(site, k, address, operation, wide, data, rows, policy)
         if len(flat):
             scope = Scope.SYSTEM if policy & SC1 else Scope.AGENT
             self._races.accesses.atomic(self._operation(site, scope), flat, wave, 8 if wide else 4)
-        super().atomic(site, k, address, operation, wide, data, rows, policy)
 
     def scalar_load(self, site: int, address, count: int) -> np.ndarray:
         """Scalar load; counts as complete at once."""
@@ -168,8 +168,8 @@ class WatchedGroup(Group):
     def lds_copy(self, site: int, k, address, inside, target, access: Access, policy: int) -> None:
         """Copy to LDS: a load now, and a write that lasts until its wait."""
         self._issue(site)
-        place = target.astype(np.uint32).reshape(-1, 1) + np.arange(0, 64 * access.nbytes, access.nbytes, np.uint32)
-        index = self._lds_index(site, k, place, access)
+        lanes = np.arange(64, dtype=np.uint32) * np.uint32(access.nbytes)
+        index = self._lds_index(site, k, target.astype(np.uint32).reshape(-1, 1) + lanes, access)
         if len(index):
             active = k if inside is True else inside if k is True else inside & k
             flat, wave = self._lanes(active, address)

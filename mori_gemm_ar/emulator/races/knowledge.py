@@ -17,7 +17,7 @@ from mori_gemm_ar.emulator.memory_ops import SC0, SC1
 
 if TYPE_CHECKING:
     from mori_gemm_ar.emulator.races.clocks import WaveClocks
-    from mori_gemm_ar.emulator.translate import Program
+    from mori_gemm_ar.isa import Kernel
 
 # Waves of an agent: actor = agent * MAX_WAVES + wave.
 MAX_WAVES = 16
@@ -154,16 +154,16 @@ class Agent:
     serial: int
     clocks: WaveClocks
     slot: int
-    program: Program | None = None
+    kernel: Kernel | None = None  # an engine runs none
     final: list[int] = field(default_factory=list)  # per wave, once ended: what was released at system scope
     last: Known = NOTHING
 
     def describe(self, wave: int, site: int) -> str:
         """`kernel k, line 12: global_load_dword ..., GPU 1, workgroup (0, 0, 0), wave 3`."""
-        if self.program is None:
+        if self.kernel is None:
             return f"{self.name}, GPU {self.gpu}"
-        code = self.program
-        return f"kernel {code.kernel.name}, {code.instruction(site)}, GPU {self.gpu}, {self.name}, wave {wave}"
+        instruction = self.kernel.instructions[site]
+        return f"kernel {self.kernel.name}, {instruction}, GPU {self.gpu}, {self.name}, wave {wave}"
 
 
 @dataclass(slots=True, eq=False)
@@ -178,8 +178,9 @@ class Publication:
     known: Known
     ordered: list[int]  # complete, and joined by a barrier with the publishing wave
     released: tuple[list[int], list[int]]  # covered by a complete writeback of agent, system scope
-    # Only to explain: issued before it; issued before a writeback; rightly before one, complete or not.
+    # Only to explain: issued before it; complete, joined or not; issued before a writeback; rightly before one.
     issued: list[int]
+    completed: list[int]
     attempted: tuple[list[int], list[int]]
     covered: tuple[list[int], list[int]]
 

@@ -111,7 +111,7 @@ class Ledger:
         self._version = -1
         self.tracts: list[Tract | None] = []  # in address order; None: nobody writes it
         self._starts: list[int] = []
-        self._addresses = self._places = self._sizes = np.zeros(0, np.int64)
+        self._addresses = self._places = self._sizes = self._homes = np.zeros(0, np.int64)
 
     # ---- regions ---------------------------------------------------------------------------------------------
     def _refresh(self) -> None:
@@ -127,6 +127,7 @@ class Ledger:
         self._starts = list(known)
         self._addresses = np.asarray(self._starts, np.int64)
         self._places = np.asarray([-1 if t is None else t.start for t in self.tracts], np.int64)
+        self._homes = np.asarray([-1 if r.home is None else r.home for r in known.values()], np.int64)
         self._sizes = np.asarray([region.nbytes for region in known.values()], np.int64)
 
     def _take(self, region: MemoryRegion) -> Tract:
@@ -192,6 +193,10 @@ class Ledger:
             return Located(address, wave, index + 1, granules, tract, None) if granules else None
         return Located(address, wave, index, nbytes // GRANULE, tract, None).select(~shifted)
 
+    def home_of(self, at: Located, lanes: np.ndarray) -> np.ndarray:
+        """GPU whose memory lanes access; -1: the host's."""
+        return self._homes[at.tract] if isinstance(at.tract, int) else self._homes[at.tract[lanes]]
+
     def tracts_of(self, at: Located) -> list[Tract]:
         """The regions that an access touches."""
         numbers = [at.tract] if isinstance(at.tract, int) else np.unique(at.tract).tolist()
@@ -214,7 +219,7 @@ class Ledger:
         if granules == 1:
             table[index] = values[:, 0]
         elif granules in _ITEM and not (index & (granules - 1)).any():
-            items = np.ascontiguousarray(values).view(_ITEM[granules])[:, 0]
+            items: np.ndarray = np.ascontiguousarray(values).view(_ITEM[granules])[:, 0]
             table.view(_ITEM[granules])[index >> (granules >> 1)] = items
         else:
             table[index[:, None] + np.arange(granules)] = values

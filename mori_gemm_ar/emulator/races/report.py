@@ -25,14 +25,14 @@ _FLAGS = {Scope.NONE: "no scope", Scope.AGENT: "agent scope (sc1)", Scope.SYSTEM
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Two accesses, one of them a write. `need`: the scope between them; `strong`: the first has it by itself."""
+    """Two accesses, one of them a write. `need`: the scope that lies between them."""
 
     first: Agent
     wave: int
     position: int
     site: int
     was_write: bool
-    strong: bool
+    old_scope: Scope
     second: Agent
     second_wave: int
     second_site: int
@@ -40,6 +40,11 @@ class Conflict:
     scope: Scope
     need: Scope
     place: str
+
+    @property
+    def cached(self) -> bool:
+        """Whether the first access left something in a cache."""
+        return self.was_write and self.old_scope < self.need
 
 
 def _kind(write: bool) -> str:
@@ -66,9 +71,15 @@ def _missing(c: Conflict, clocks: WaveClocks, publications: list[Publication]) -
     ended = own.ordered.get(ended_key(c.first.stream)) >= c.first.serial
     if ended:
         return _after_end(c, own)
+    flag = _flag(c)
     heard = _latest(c, own, publications)
-    if heard is not None:
+    if heard is not None and (flag is None or heard.issued[c.wave] >= c.position):
         return _about(c, heard, own, clocks, publications)
+    if flag is not None:
+        return flag
+    for wave, said in clocks.unread(c.second.slot):
+        if said.agent is c.first and said.issued[c.wave] >= c.position:
+            return f"no s_waitcnt vmcnt in wave {wave} between the poll of the flag and what follows it"
     for wave, other in _fellows(c, clocks):
         if (heard := _latest(c, other, publications)) is not None:
             # The wave that polled knows more than the one that accesses: judge by it first.
@@ -78,9 +89,18 @@ def _missing(c: Conflict, clocks: WaveClocks, publications: list[Publication]) -
     return _unheard(c)
 
 
+def _flag(c: Conflict) -> str | None:
+    """Two sides of a flag, at least one of which is not wide enough."""
+    if not (c.old_scope or c.scope) or (c.old_scope >= c.need and c.scope >= c.need):
+        return None
+    return f"the {_kind(c.was_write)} has {_FLAGS[c.old_scope]} and the {_kind(c.is_write)} {_FLAGS[c.scope]}; " + (
+        f"a flag needs {_FLAGS[c.need]} on both sides"
+    )
+
+
 def _unheard(c: Conflict) -> str:
     """Nothing of the first agent has reached the second one."""
-    if c.first.program is None or c.second.program is None:
+    if c.first.kernel is None or c.second.kernel is None:
         return "no signal between them"
     if c.first.serial == c.second.serial:
         return "no flag, counter or kernel boundary between these workgroups of one kernel"
@@ -93,8 +113,7 @@ def _unheard(c: Conflict) -> str:
 def _after_end(c: Conflict, own: Knowledge) -> str:
     """The kernel of the first access is known to have ended: only the reach of its end can be too short."""
     need = _FLAGS[c.need]
-    released = c.strong or c.position <= c.first.final[c.wave]
-    if c.was_write and not released:
+    if c.cached and c.position > c.first.final[c.wave]:
         return (
             f"no writeback of {need} in the workgroup that wrote: the end of its kernel reaches its own GPU, and "
             f"another kernel's writeback cleans another workgroup's cache"
@@ -137,16 +156,13 @@ def _in_publication(c: Conflict, said: Publication) -> str | None:
     access = _kind(c.was_write)
     if said.issued[c.wave] < c.position:
         return f"{flag} was stored before the {access}, and none after it was read"
-    released = c.strong or not c.was_write or c.position <= said.released[c.need - 1][c.wave]
-    if released and (c.position <= said.ordered[c.wave] or (c.was_write and not c.strong)):
+    ordered, level = c.position <= said.ordered[c.wave], c.need - 1
+    if not c.cached:
+        return None if ordered else _unwaited(c, said, access, flag)
+    if c.position <= said.released[level][c.wave]:
         return None
-    level = c.need - 1
-    if c.was_write and not c.strong and said.wave == c.wave:
-        pass
-    elif c.position > said.ordered[c.wave]:
-        if said.wave == c.wave:
-            return f"no s_waitcnt vmcnt between the {access} and {flag}"
-        return f"no s_waitcnt vmcnt in wave {c.wave} and workgroup barrier between the {access} and {flag}"
+    if not ordered and said.wave != c.wave:
+        return _unwaited(c, said, access, flag)
     if said.attempted[level][c.wave] < c.position:
         if level and said.attempted[0][c.wave] >= c.position:
             return f"the writeback between the {access} and {flag} has agent scope only (sc1); sc0 sc1 is needed"
@@ -154,6 +170,12 @@ def _in_publication(c: Conflict, said: Publication) -> str | None:
     if said.covered[level][c.wave] < c.position:
         return f"the writeback came before wave {c.wave} had waited for its {access} and met the others at a barrier"
     return f"no s_waitcnt vmcnt (or barrier) between the writeback and {flag}"
+
+
+def _unwaited(c: Conflict, said: Publication, access: str, flag: str) -> str:
+    if said.completed[c.wave] < c.position:
+        return f"no s_waitcnt vmcnt in wave {c.wave} between the {access} and {flag}"
+    return f"no workgroup barrier between the s_waitcnt of wave {c.wave} and {flag}"
 
 
 def _scopes(c: Conflict, said: Publication, own: Knowledge) -> str | None:
@@ -166,5 +188,5 @@ def _scopes(c: Conflict, said: Publication, own: Knowledge) -> str | None:
 
 
 def _line(said: Publication) -> int:
-    program = said.agent.program
-    return program.instruction(said.site).line if program is not None else 0
+    kernel = said.agent.kernel
+    return kernel.instructions[said.site].line if kernel is not None else 0

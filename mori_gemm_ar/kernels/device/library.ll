@@ -157,8 +157,17 @@ define i64 @mga_pin_uniform_u64(i64 %value) #0 {
   ret i64 %same
 }
 
+; A scalar load. The caller owes that all lanes give one address and that nothing writes there while the kernel runs.
+define float @mga_load_scalar_f32(i64 %address) #0 {
+  %p = inttoptr i64 %address to ptr addrspace(4)
+  %v = load float, ptr addrspace(4) %p, align 4, !invariant.load !0
+  ret float %v
+}
+
 declare i64 @llvm.amdgcn.s.memrealtime()
 declare i32 @llvm.amdgcn.readfirstlane.i32(i32)
 declare i64 @llvm.amdgcn.ballot.i64(i1)
 
 attributes #0 = { alwaysinline nounwind }
+
+!0 = !{}

@@ -12,7 +12,7 @@ from flydsl.expr.extern import ffi
 
 LIBRARY = Path(__file__).with_name("library.ll")
 
-_TYPES = {"uint32": fx.Uint32, "int64": fx.Int64, "uint64": fx.Uint64}
+_TYPES = {"uint32": fx.Uint32, "int64": fx.Int64, "uint64": fx.Uint64, "float32": fx.Float32}
 
 
 def _device_function(name, arguments="", result="void"):
@@ -48,3 +48,4 @@ uniform = _device_function("uniform_u32", "uint32", "uint32")
 pin = _device_function("pin_u32", "uint32", "uint32")
 pin_uniform_u32 = _device_function("pin_uniform_u32", "uint32", "uint32")
 pin_uniform_i64 = _device_function("pin_uniform_u64", "int64", "int64")
+load_scalar_f32 = _device_function("load_scalar_f32", "int64", "float32")

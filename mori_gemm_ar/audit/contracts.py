@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 mori_gemm_ar contributors
+"""What each kernel declares, so that the rules hold no numbers of their own.
+
+A contract is found by the type of a configuration or by the name of a kernel. `undeclared()` fits any text: what it
+leaves open is not checked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from mori_gemm_ar.audit.policies import Policy
+from mori_gemm_ar.errors import IsaError
+
+MAX_SGPR = 102  # what a wave can have; the count of the metadata adds vcc and traps
+MAX_VGPR = 512  # architectural and accumulation registers together, at one wave per SIMD
+
+
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """A memory instruction as it has to be written: mnemonic and cache policy."""
+
+    name: str
+    policy: Policy = Policy.PLAIN
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.policy.value}".strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """An instruction that tells others of data: a flag or an electing counter. `release`: what must come before it."""
+
+    access: Spelling
+    release: Policy
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """A wait loop: the load it repeats, and the invalidate that must follow before anything is read."""
+
+    access: Spelling
+    acquire: Policy
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class KernelContract:
+    """Declarations of one kernel. None means that the kernel declares nothing there, and nothing is checked."""
+
+    name: str
+    declared: bool = True  # False: nobody wrote a contract for it
+    waves: int | None = None  # in a workgroup
+    max_vgpr: int | None = None
+    max_sgpr: int | None = None
+    lds_bytes: int | None = None
+    releases: int | None = None  # L2 writebacks in the text; one wave of a block executes one between two barriers
+    publishes: tuple[Publish, ...] = ()
+    polls: tuple[Poll, ...] | None = None
+    # Every access that is not plain, with its number in the text.
+    scoped: tuple[tuple[Spelling, int], ...] | None = None
+    stores: tuple[tuple[Spelling, int], ...] | None = None  # every store to global memory
+    mfma_per_k_step: int | None = None  # of one wave
+    peer_row: str = ""  # the row of the published kernel that does the same
+
+    def __post_init__(self) -> None:
+        for name in ("waves", "max_vgpr", "max_sgpr", "mfma_per_k_step"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise IsaError(f"{name}={value} must be at least 1; use None to declare nothing")
+
+
+def undeclared(name: str) -> KernelContract:
+    """The contract of a kernel that declares nothing."""
+    return KernelContract(name, declared=False)
+
+
+# ---- all-reduce ---------------------------------------------------------------------------------------------------
+
+_ELEMENT_STORE = {2: "global_store_short", 4: "global_store_dword"}
+_SIGNAL = Spelling("global_store_dwordx2", Policy.SYSTEM)
+_POLL = Spelling("global_load_dwordx2", Policy.SYSTEM)
+_CLAIM = Spelling("global_atomic_cmpswap", Policy.SC0)
+# The error record: last word, then four words, then four with the status.
+_RECORD = ((Spelling("global_store_dword", Policy.SYSTEM), 1), (Spelling("global_store_dwordx4", Policy.SYSTEM), 2))
+_BESIDE_GEMM = 64  # vector registers that a block may have to fit beside one of a GEMM
+
+
+def all_reduce_contract(
+    name: str, world: int, element_bytes: int, stages: int, threads: int, *, default: bool
+) -> KernelContract:
+    """The load/store all-reduce. `default`: the compile key has defaults only, so that a published row fits it."""
+    element, pack = Spelling(_ELEMENT_STORE[element_bytes]), Spelling("global_store_dwordx4")
+    common: dict[str, Any] = {"waves": threads // 64, "max_vgpr": _BESIDE_GEMM, "max_sgpr": MAX_SGPR}
+    if world == 1:
+        return KernelContract(
+            name, **common, lds_bytes=0, releases=0, polls=(), scoped=(), stores=_counted((pack, 1), (element, 1))
+        )
+    bounded = Spelling("buffer_store_dwordx4")
+    # One stage: staging and sums. Two: sums; staging and gather are bounded, one store for each slice.
+    packs = [(pack, 2)] if stages == 1 else [(pack, 1), (bounded, 2 * world)]
+    epoch = Spelling("global_store_dword")
+    return KernelContract(
+        name,
+        **common,
+        lds_bytes=4,
+        releases=1,
+        publishes=(Publish(_SIGNAL, release=Policy.SYSTEM),),
+        polls=(Poll(_POLL, acquire=Policy.SYSTEM),),
+        scoped=_counted(
+            (_SIGNAL, 1), (_POLL, 1), (_CLAIM, 1), *_RECORD,
+            (Spelling("buffer_wbl2", Policy.SYSTEM), 1), (Spelling("buffer_inv", Policy.SYSTEM), 1),
+        ),
+        stores=_counted(*packs, (element, 2), (epoch, 1), (_SIGNAL, 1), *_RECORD),
+        peer_row=f"LSA all-reduce {stages}-stage" if default and world == 8 and element_bytes == 2 else "",
+    )  # fmt: skip
+
+
+def _counted(*rows: tuple[Spelling, int]) -> tuple[tuple[Spelling, int], ...]:
+    """Rows with equal spellings added up."""
+    counts: dict[Spelling, int] = {}
+    for spelling, count in rows:
+        counts[spelling] = counts.get(spelling, 0) + count
+    return tuple(counts.items())
+
+
+def _all_reduce_of(config: Any) -> KernelContract:
+    default = config.threads == _DEFAULT_THREADS and config.gather.value == "interleaved"
+    return all_reduce_contract(
+        config.kernel_name, config.world, config.dtype.nbytes, config.stage.value, config.threads, default=default
+    )
+
+
+_DEFAULT_THREADS = 512
+_ALL_REDUCE_NAME = re.compile(r"^lsa_allreduce_w([1-8])_(bf16|fp16|fp32)_([12])stage(?:_t(\d+))?(_sequential)?$")
+
+
+def _all_reduce_named(match: re.Match[str]) -> KernelContract:
+    threads = int(match[4] or _DEFAULT_THREADS)
+    default = match[4] is None and match[5] is None
+    element_bytes = 4 if match[2] == "fp32" else 2
+    return all_reduce_contract(match[0], int(match[1]), element_bytes, int(match[3]), threads, default=default)
+
+
+# ---- GEMM ---------------------------------------------------------------------------------------------------------
+
+_GEMM_WAVES = 8
+_BESIDE_REDUCE = 192  # vector registers of two GEMM waves that leave room for waves of 64 on a SIMD: 2 x 192 + 128
+_ALL_VGPRS = 256  # at two waves per SIMD
+_PACK_STORE = Spelling("buffer_store_dwordx4")
+_LOCAL: dict[str, Any] = {"releases": 0, "polls": (), "scoped": (), "max_sgpr": MAX_SGPR}  # nobody else waits for it
+_PEER_TILES = {
+    ("blockscale", 128, 256): "GEMM blockscale 128x256",
+    ("ptpc", 128, 256): "GEMM ptpc 128x256",
+    ("ptpc", 256, 256): "GEMM ptpc 256x256",
+    ("mxfp8", 256, 256): "GEMM mxfp8 256x256",
+    ("mxfp8", 256, 128): "GEMM mxfp8 256x128 (narrow)",
+}
+
+
+def gemm_contract(name: str, recipe: str, rows: int, columns: int) -> KernelContract:
+    """The tiled GEMM: C leaves in packs of 16 bytes, each thread storing its share of a tile of bf16."""
+    tiles = rows * columns // 256 // _GEMM_WAVES  # of 16 x 16, for each wave: one matrix operation per 128 of K
+    return KernelContract(
+        name,
+        waves=_GEMM_WAVES,
+        max_vgpr=_ALL_VGPRS if rows == columns else _BESIDE_REDUCE,
+        stores=((_PACK_STORE, rows * columns * 2 // (_GEMM_WAVES * 64 * 16)),),
+        mfma_per_k_step=tiles,
+        peer_row=_PEER_TILES.get((recipe, rows, columns), ""),
+        **_LOCAL,
+    )
+
+
+def small_gemm_contract(name: str, rows: int) -> KernelContract:
+    """The GEMM for few rows: eight waves share K, each holding all rows of 16 columns."""
+    return KernelContract(
+        name, waves=_GEMM_WAVES, max_vgpr=128, stores=((_PACK_STORE, 1),), mfma_per_k_step=rows // 16, **_LOCAL
+    )
+
+
+def quantize_contract(name: str, recipe: str) -> KernelContract:
+    """The quantisers: 8 bytes of fp8 for each lane, and a scale of fp32 or E8M0."""
+    scale = Spelling("buffer_store_byte" if recipe == "mxfp8" else "buffer_store_dword")
+    stores = ((Spelling("buffer_store_dwordx2"), 1), (scale, 1))
+    return KernelContract(name, waves=4, max_vgpr=_BESIDE_GEMM, stores=stores, lds_bytes=0, **_LOCAL)
+
+
+_GEMM_NAME = re.compile(r"^gemm_(ptpc|blockscale|mxfp8)_(\d+)x(\d+)_n\d+_k\d+_\w+$")
+_SMALL_NAME = re.compile(r"^gemm_small_\w+_m(\d+)_n\d+_k\d+_\w+$")
+_QUANTIZE_NAME = re.compile(r"^quantize_(blockscale|mxfp8)_k\d+$")
+
+
+# ---- registry -----------------------------------------------------------------------------------------------------
+
+# By the name of a configuration's type: the audit sees ISA only and imports none of them.
+_BY_TYPE: dict[str, Callable[[Any], KernelContract]] = {
+    "AllReduceConfig": _all_reduce_of,
+    "GemmConfig": lambda c: gemm_contract(c.kernel_name, c.recipe.value, c.tile.m, c.tile.n),
+    "SmallGemmConfig": lambda c: small_gemm_contract(c.kernel_name, c.rows.value),
+    "QuantizeConfig": lambda c: quantize_contract(c.kernel_name, c.recipe.value),
+}
+_BY_NAME: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], KernelContract]], ...] = (
+    (_ALL_REDUCE_NAME, _all_reduce_named),
+    (_GEMM_NAME, lambda m: gemm_contract(m[0], m[1], int(m[2]), int(m[3]))),
+    (_SMALL_NAME, lambda m: small_gemm_contract(m[0], int(m[1]))),
+    (_QUANTIZE_NAME, lambda m: quantize_contract(m[0], m[1])),
+)
+
+
+def contract_of(config: Any) -> KernelContract:
+    """What the kernel of a configuration declares; `IsaError` for a type that has no contract."""
+    make = _BY_TYPE.get(type(config).__name__)
+    if make is None:
+        raise IsaError(f"config={config!r} must be one of {', '.join(_BY_TYPE)}; write a contract for its kernel")
+    return make(config)
+
+
+def contract_named(kernel: str) -> KernelContract:
+    """What a kernel of this name declares; nothing for a name that is not ours."""
+    for pattern, make in _BY_NAME:
+        match = pattern.match(kernel)
+        if match:
+            return make(match)
+    return undeclared(kernel)

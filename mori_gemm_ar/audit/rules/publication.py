@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 mori_gemm_ar contributors
+"""What is published has been written back first, and what was waited for is read afresh."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from mori_gemm_ar.audit.findings import Finding, at
+from mori_gemm_ar.audit.flow import open_sets, states
+from mori_gemm_ar.audit.operations import Kind, Op
+from mori_gemm_ar.audit.policies import Policy
+from mori_gemm_ar.audit.subject import Subject
+
+FAR = 1 << 30  # an age: nothing of this kind is under way
+
+
+@dataclass(frozen=True, slots=True)
+class Writes:
+    """Stores of this wave, and how far the release of the block's stores has come.
+
+    `store` is the age of the youngest plain store that is not known to have left the wave, in vector memory operations
+    issued after it. `met`: a barrier was passed with every wave's stores out. `cleaned`: reach of the writeback issued
+    since, -1 for none. `landed`: reach of the writeback waited for.
+    """
+
+    store: int = FAR
+    met: bool = False
+    cleaned: int = -1
+    landed: int = -1
+    writebacks: int = 0  # since the last barrier, at most 2
+
+    def after(self, op: Op) -> Writes:
+        """State after one operation."""
+        if op.wait_vm is not None:
+            landed = self.cleaned if op.wait_vm == 0 else self.landed
+            return Writes(
+                FAR if self.store >= op.wait_vm else self.store, self.met, self.cleaned, landed, self.writebacks
+            )
+        if op.barrier:
+            return Writes(self.store, self.store == FAR)
+        if op.kind is Kind.WRITEBACK:
+            assert op.access is not None
+            return Writes(self.store, self.met, op.access.policy.reach, -1, min(2, self.writebacks + 1))
+        if op.kind is Kind.STORE and op.access is not None and not op.access.policy.scoped:
+            # What is stored after a writeback is not part of it.
+            return Writes(0, False, -1, -1, self.writebacks)
+        if op.vm or op.flat:
+            aged = self.store if self.store == FAR else self.store + int(op.vm)
+            return Writes(aged, self.met, self.cleaned, self.landed, self.writebacks)
+        return self
+
+    def joined(self, other: Writes) -> Writes:
+        """The worse of two paths."""
+        return Writes(
+            min(self.store, other.store),
+            self.met and other.met,
+            min(self.cleaned, other.cleaned),
+            min(self.landed, other.landed),
+            max(self.writebacks, other.writebacks),
+        )
+
+
+def _states(subject: Subject) -> Iterator[tuple[int, Writes]]:
+    """(index, state before it) of all instructions that a path reaches."""
+    ops = subject.ops
+    alone = subject.waves == 1  # a workgroup of one wave needs no barrier
+
+    def step(state: Writes, index: int) -> Writes:
+        state = state.after(ops[index])
+        return replace(state, met=True) if alone else state
+
+    return states(subject.flow, Writes(met=True), step, Writes.joined)
+
+
+def publish_order(subject: Subject) -> Iterator[Finding]:
+    """Stores leave every wave, a barrier, a writeback that reaches the readers, a wait for it, then the publication.
+
+    Lessons L7, L8, L9, L10, L11 and L16, and section 5: vmcnt(0) per wave, balanced barrier, release, flag or counter.
+    """
+    if not subject.contract.publishes:
+        return
+    needed = {publish.access: publish.release for publish in subject.contract.publishes}
+    for publish in subject.contract.publishes:
+        found = sum(subject.spelling(n) == publish.access for n in subject.publishing)
+        if found != publish.count:
+            yield Finding(0, str(publish.access), f"the text must publish {publish.count} times by this, not {found}")
+    publishing = frozenset(subject.publishing)
+    for index, state in _states(subject):
+        if index in publishing:
+            why = _unreleased(state, needed[subject.spelling(index)])
+            if why:
+                yield at(subject.code[index], why)
+
+
+def _unreleased(state: Writes, release: Policy) -> str:
+    """Why a publication comes too early, or an empty string."""
+    if state.landed >= release.reach and state.met:
+        return ""
+    if state.store != FAR:
+        return "publishes while a store of this wave is not waited for by vmcnt(0), or follows the writeback"
+    if not state.met:
+        return (
+            "publishes with no barrier that every path enters after s_waitcnt vmcnt(0): other waves' stores may be open"
+        )
+    if state.cleaned < 0:
+        return "publishes with no buffer_wbl2 since the barrier: what the block wrote may stay in its L2"
+    if state.cleaned < release.reach:
+        return f"publishes after a writeback of too small a scope; it must be buffer_wbl2 {release.value}"
+    return "publishes before s_waitcnt vmcnt(0) says that the writeback is done"
+
+
+def writeback_wait(subject: Subject) -> Iterator[Finding]:
+    """Every buffer_wbl2 is waited for by vmcnt(0) before the next atomic, scoped store, barrier or end (lesson L10)."""
+    ops = subject.ops
+    if not any(op.kind is Kind.WRITEBACK for op in ops):
+        return
+
+    def step(open_: frozenset[int], index: int) -> frozenset[int]:
+        if ops[index].kind is Kind.WRITEBACK:
+            return open_ | {index}
+        return frozenset() if ops[index].wait_vm == 0 else open_
+
+    for index, open_ in open_sets(subject.flow, step):
+        if open_ and _tells(ops[index]):
+            lines = ", ".join(str(subject.line(n)) for n in sorted(open_))
+            yield at(subject.code[index], f"comes before s_waitcnt vmcnt(0) for the writeback at line {lines}")
+
+
+def _tells(op: Op) -> bool:
+    """Whether others may learn of earlier stores by it."""
+    if op.barrier or op.ends or op.kind is Kind.ATOMIC:
+        return True
+    return op.kind is Kind.STORE and op.access is not None and op.access.policy.scoped
+
+
+def one_release(subject: Subject) -> Iterator[Finding]:
+    """One wave of a block executes one writeback between two barriers, and the text has as many as declared.
+
+    Lessons L8 and L9: a release per wave, or a second one beside the counter's, costs time and orders nothing more.
+    """
+    found = [n for n, op in enumerate(subject.ops) if op.kind is Kind.WRITEBACK]
+    declared = subject.contract.releases
+    if declared is None:
+        return
+    if len(found) != declared:
+        where = ", ".join(str(subject.line(n)) for n in found) or "none"
+        yield Finding(0, "buffer_wbl2", f"the text must hold {declared} of them; lines: {where}")
+    for index in found:
+        waves = [w for first, all_ in subject.wave_classes.items() for w in all_ if _reaches(subject, first, index)]
+        if len(waves) != 1:
+            yield at(subject.code[index], f"one wave of a block must release, but waves {waves} may come here")
+    for index, state in _states(subject):
+        if subject.ops[index].kind is Kind.WRITEBACK and state.writebacks:
+            yield at(subject.code[index], "a second writeback since the last barrier; one release per block is enough")
+
+
+def _reaches(subject: Subject, wave: int, index: int) -> bool:
+    return subject.flow.block_of[index] in subject.graphs[wave].blocks()

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 mori_gemm_ar contributors
+"""The GEMM on one GPU."""
+
+from __future__ import annotations
+
+import torch
+
+from mori_gemm_ar.compile.store import CodeObject, default_store
+from mori_gemm_ar.errors import ConfigError
+from mori_gemm_ar.gemm.arguments import FP8, Contract, member_of
+from mori_gemm_ar.layout import MI355X, BLayout, GemmProblem, QuantizeConfig, Recipe, gemm_candidates, select_gemm
+from mori_gemm_ar.layout.gemm import AnyGemmConfig, a_scale_shape, b_scale_shape
+from mori_gemm_ar.runtime import Buffer, Launch, Pipeline, Target, World, kernel_of, pack_arguments
+from mori_gemm_ar.runtime.alone import AloneWorld
+
+_SCALE_DTYPES = {Recipe.BLOCKSCALE: torch.float32, Recipe.MXFP8: torch.uint8}
+
+
+class GemmOp:
+    """C[M, N] bf16 = scale * A[M, K] B[N, K]^T of e4m3fn operands, any M >= 0.
+
+    `op(a, b, a_scale, b_scale, out=None)`: `Recipe` has the scales' meaning, shapes and dtypes; `b` is in the order
+    that create() was told, its shape [N, K] either way. BLOCKSCALE also takes a_scale flat, and as [M, K/128] with
+    strides (1, M). Operands are contiguous and 16-byte aligned (scales 4), on the op's device. Returns `out`, a new
+    contiguous tensor when None; rows past M of no tensor are read or written. When the call returns (on a GPU: in
+    stream order) the caller may overwrite all operands. Nothing is compiled or allocated by a call besides `out`.
+    Errors: `ConfigError` before anything is launched.
+    """
+
+    def __init__(self, target: Target, recipe: Recipe, n: int, k: int, b_layout: BLayout) -> None:
+        self.target, self.recipe, self.n, self.k, self.b_layout = target, recipe, n, k, b_layout
+        self._contract = Contract(recipe, n, k, target.torch_device)
+        self._codes: dict[AnyGemmConfig | QuantizeConfig, CodeObject] = {}
+
+    @classmethod
+    def create(
+        cls,
+        world: World | None = None,
+        *,
+        n: int,
+        k: int,
+        quant: str | Recipe,
+        b_layout: str | BLayout,
+        device: str = "auto",
+    ) -> GemmOp:
+        """Not collective. n, k: shape of B, n a multiple of 16, k of 128. quant: "ptpc", "blockscale" or "mxfp8".
+        b_layout: "row" or "preshuffled"; nothing in a tensor tells which it is. world: where the device comes from,
+        by default a rank of its own. Compiles or loads every kernel that some M may need. Errors: `ConfigError`,
+        `MissingDependencyError`, `CompileError`.
+        """
+        recipe, order = member_of("quant", quant, Recipe), member_of("b_layout", b_layout, BLayout)
+        GemmProblem(0, n, k, recipe)
+        op = cls((world or AloneWorld()).target(device), recipe, n, k, order)
+        store = default_store()
+        quantizer = (QuantizeConfig(recipe, k),) if recipe in _SCALE_DTYPES else ()
+        for config in (*gemm_candidates(recipe, n, k, order), *quantizer):
+            op._codes[config] = store.get(config, op.target.code_form)
+            op.target.load(op._codes[config])
+        return op
+
+    # ---- use -------------------------------------------------------------------------------------------------
+    def __call__(
+        self,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        a_scale: torch.Tensor,
+        b_scale: torch.Tensor,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Multiply; see the class."""
+        m = self._contract.check(a, b, a_scale, b_scale)
+        config = self.plan(m)
+        operands = (a, b, a_scale, b_scale)
+        if out is None:
+            out = torch.empty(m, self.n, dtype=torch.bfloat16, device=a.device)
+        else:
+            self._contract.check_out(out, m, operands)
+        if m:
+            named = dict(zip(("a", "b", "c", "a_scale", "b_scale"), (a, b, out, a_scale, b_scale), strict=True))
+            self._launch(config, named, m)
+        return out
+
+    def quantize(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """bf16 [M, K] to (a, a_scale) for this op, on the device; new tensors, equal to `quantize_1x128`'s and
+        `quantize_mxfp8`'s. Not for PTPC. Raises `ConfigError`.
+        """
+        config = QuantizeConfig(self.recipe, self.k)
+        if x.dtype is not torch.bfloat16 or x.ndim != 2 or x.shape[1] != self.k or not x.is_contiguous():
+            raise ConfigError(
+                f"x={tuple(x.shape)} of {x.dtype} must be contiguous (M, {self.k}) of torch.bfloat16; convert it first"
+            )
+        m = x.shape[0]
+        GemmProblem(m, self.n, self.k, self.recipe)
+        a = torch.empty(m, self.k, dtype=FP8, device=x.device)
+        shape = a_scale_shape(self.recipe, m, self.k)
+        scale = torch.empty(shape, dtype=_SCALE_DTYPES[self.recipe], device=x.device)
+        if m:
+            self._launch(config, {"x": x, "a": a, "a_scale": scale}, m)
+        return a, scale
+
+    def plan(self, m: int) -> AnyGemmConfig:
+        """The kernel that a call with m rows runs."""
+        return select_gemm(GemmProblem(m, self.n, self.k, self.recipe), self.b_layout, MI355X)
+
+    def warmup(self) -> None:
+        """Run every kernel of the op once, on data of its own, so that no later call pays for a first launch."""
+        b = torch.zeros(self.n, self.k, dtype=torch.uint8, device=self.target.torch_device).view(FP8)
+        scale_dtype = _SCALE_DTYPES.get(self.recipe, torch.float32)
+        b_scale = torch.ones(b_scale_shape(self.recipe, self.n, self.k), dtype=scale_dtype, device=b.device)
+        for config in self._codes:
+            if not isinstance(config, QuantizeConfig):
+                a = torch.zeros(1, self.k, dtype=torch.uint8, device=b.device).view(FP8)
+                a_scale = torch.ones(a_scale_shape(self.recipe, 1, self.k), dtype=scale_dtype, device=b.device)
+                c = torch.empty(1, self.n, dtype=torch.bfloat16, device=b.device)
+                self._launch(config, {"a": a, "b": b, "c": c, "a_scale": a_scale, "b_scale": b_scale}, 1)
+            else:
+                self.quantize(torch.zeros(1, self.k, dtype=torch.bfloat16, device=b.device))
+        self.target.settle()
+
+    def _launch(self, config: AnyGemmConfig | QuantizeConfig, tensors: dict[str, torch.Tensor], m: int) -> None:
+        """Run one kernel; its arguments are the tensors' addresses in order, then m."""
+        code = self._codes[config]
+        kernel = kernel_of(code)
+        arguments = pack_arguments(kernel.args, [*(tensor.data_ptr() for tensor in tensors.values()), m])
+        threads = code.manifest["resources"]["threads"]
+        launch = Launch(code, (config.blocks(m), 1, 1), (threads, 1, 1), arguments, config.key)
+        buffers = [Buffer(n, t.data_ptr(), t.numel() * t.element_size()) for n, t in tensors.items()]
+        self.target.submit(Pipeline(config.key, (launch,), tuple(buffers)))
+        self.target.settle()
