@@ -151,22 +151,26 @@ def _show_steps(rows: list[Row]) -> None:
     from mori_gemm_ar.audit.figures import CLASSES, PIPES
     from mori_gemm_ar.audit.published import PUBLISHED
 
-    cells: list[tuple[str, ...]] = []
+    columns = (
+        "main loop",
+        "step",
+        "all",
+        *(_SHORT.get(kind, kind) for kind in CLASSES),
+        *(f"~{pipe}" for pipe in PIPES),
+    )
     for row in rows:
-        name = row.contract.peer_row
-        if len(rows) > _FEW and not name:
+        name, steps = row.contract.peer_row, row.figures.per_k_step
+        if not steps or (len(rows) > _FEW and not name):
             continue
-        cells += [_step_cells(f"{row.kernel.name}:{step.line}", step) for step in row.figures.per_k_step]
+        cells = [_step_cells(step) for step in steps]
         published = PUBLISHED[name].step if name else None
         if published is not None:
             values = (str(getattr(published, kind, "-")) for kind in CLASSES)
-            cells.append((f"  published: {name}", "K step", str(published.instructions), *values, *["-"] * len(PIPES)))
-    if cells:
-        columns = ("main loop", "unit", "all", *(_SHORT.get(kind, kind) for kind in CLASSES))
-        title = "Executed instructions of one wave in each step, and estimated issue cycles (static)"
-        table(title, (*columns, *(f"~{pipe}" for pipe in PIPES)), cells, left=("unit",))
+            cells.append(("published", "K step", str(published.instructions), *values, *["-"] * len(PIPES)))
+        title = f"{row.kernel.name}: executed instructions of one wave in a step, and estimated issue cycles (static)"
+        table(title, columns, cells, left=("step",))
 
 
-def _step_cells(name: str, step: Step) -> tuple[str, ...]:
+def _step_cells(step: Step) -> tuple[str, ...]:
     values = (step.instructions, *step.classes.values(), *step.cycles.values())
-    return (name, step.unit, *(f"{value:g}" for value in values))
+    return (f"line {step.line}", step.unit.removesuffix(" iteration"), *(f"{value:g}" for value in values))

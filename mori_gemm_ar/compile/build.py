@@ -5,8 +5,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
-import importlib.util
 import os
 from collections.abc import Callable, Mapping
 from enum import Enum
@@ -15,6 +13,7 @@ from typing import Any
 import flydsl.compiler as flyc
 import flydsl.expr as fx
 
+from mori_gemm_ar.audit import verdict
 from mori_gemm_ar.compile.backend import ARCH, FLYDSL_VERSION, Compiled, compile_kernel
 from mori_gemm_ar.compile.hsaco import find_linker, hsaco_digest, linker_version, require_same_code
 from mori_gemm_ar.compile.store import CodeForm, CodeObject, content_key, isa_digest, source_digest
@@ -116,7 +115,7 @@ def _manifest(kernel: DeviceKernel, isa: str, config: dict[str, Any]) -> dict[st
         "flydsl": FLYDSL_VERSION,
         "sources": source_digest(),
         "isa_sha256": isa_digest(isa),
-        "audit": _audit(isa, kernel.name),
+        "audit": verdict(isa, kernel.name),
         "resources": {
             "threads": kernel.threads,
             "instructions": len(code.instructions),
@@ -135,12 +134,3 @@ def _hsaco_manifest(kernel: str, compiled: Compiled, linker: str) -> dict[str, A
     assert compiled.hsaco is not None
     require_same_code(compiled.hsaco, parse_isa(compiled.isa).kernel(kernel))
     return {"hsaco_sha256": hsaco_digest(compiled.hsaco), "hsaco_bytes": len(compiled.hsaco), "linker": linker}
-
-
-def _audit(isa: str, kernel: str) -> dict[str, Any]:
-    """The static audit's verdict on this text, or null with the reason."""
-    if importlib.util.find_spec("mori_gemm_ar.audit") is not None:
-        audit = importlib.import_module("mori_gemm_ar.audit")
-        if hasattr(audit, "verdict"):
-            return dict(audit.verdict(isa, kernel))
-    return {"verdict": None, "reason": "this version of the library has no static audit"}

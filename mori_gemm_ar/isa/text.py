@@ -301,7 +301,7 @@ def _parse(text: str) -> IsaModule:
             if descriptor.get(resource, -1) < 0:
                 raise IsaError(f"kernel {name!r} must have a valid .{resource}; the text is damaged")
         args, numbers = metadata[name]
-        sha = hashlib.sha256("\n".join(body.lines).encode()).hexdigest()
+        sha = hashlib.sha256("\n".join([*body.lines, repr(sorted(descriptor.items()))]).encode()).hexdigest()
         kernels[name] = Kernel(name, tuple(body.instructions), body.labels, descriptor, args, numbers, sha)
     if not kernels:
         raise IsaError("ISA text must hold at least one kernel")

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import os
 import struct
+import threading
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from enum import IntEnum
 from mmap import mmap
-from weakref import WeakSet, finalize
+from weakref import finalize, ref
 
 from mori_gemm_ar.emulator import TICKS_PER_SECOND
 from mori_gemm_ar.runtime.peers import ProcessId
@@ -63,7 +65,9 @@ class Board:
 
     def show(self, stamp: int) -> None:
         """Write this rank's last progress, in CLOCK_MONOTONIC nanoseconds."""
-        if self._pid == os.getpid():  # not a forked child
+        if self._pid != os.getpid():  # a forked child is not the rank that its parent is
+            return
+        with suppress(ValueError):  # another thread has just closed it
             _STAMP.pack_into(self._mapping, _SLOT_BYTES * self._rank, stamp)
 
     def latest(self) -> int:
@@ -113,17 +117,20 @@ class Heart:
     """The last progress that this process knows of, shown on every board that it has a slot on."""
 
     def __init__(self) -> None:
-        self._boards: WeakSet[Board] = WeakSet()
+        self._boards: tuple[ref[Board], ...] = ()  # replaced whole, as other threads may be showing
+        self._lock = threading.Lock()
         self._stamp = self._due = 0
 
     def attach(self, board: Board) -> None:
-        """Show progress on this board too."""
-        self._boards.add(board)
+        """Show progress on this board too, for as long as somebody holds it."""
+        with self._lock:
+            self._boards = (*(known for known in self._boards if known() is not None), ref(board))
         self.beat(now=True)
 
     def detach(self, board: Board) -> None:
         """Do so no longer."""
-        self._boards.discard(board)
+        with self._lock:
+            self._boards = tuple(known for known in self._boards if known() is not board)
 
     def beat(self, *, now: bool = False) -> None:
         """This process makes progress. Shown at once if `now`, else when the last showing has grown old."""
@@ -137,18 +144,15 @@ class Heart:
             self._stamp = stamp
             self._show()
 
-    def forget(self) -> None:
-        """Show nothing any more: a forked child is not the rank that its parent is."""
-        self._boards = WeakSet()
-
     def _show(self) -> None:
         self._due = time.monotonic_ns() + _PUBLISH_NS
-        for board in list(self._boards):
-            board.show(self._stamp)
+        for known in self._boards:
+            board = known()
+            if board is not None:
+                board.show(self._stamp)
 
 
 HEART = Heart()  # one per process
-os.register_at_fork(after_in_child=HEART.forget)
 
 
 def latest_progress(boards: Iterable[Board]) -> int:

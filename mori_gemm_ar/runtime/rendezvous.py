@@ -76,8 +76,8 @@ class StoreRendezvous:
                 raise
             except RuntimeError as error:
                 raise RendezvousError(
-                    f"rank {self.rank} cannot reach the store of its group at step {step!r} ({error}); the process "
-                    f"that holds the store has probably ended"
+                    f"rank {self.rank} cannot reach the store of its group at step {step!r} ({error}); "
+                    f"{self._who_served(step)}"
                 ) from error
 
     def _values(self, store: Store, answers: list[tuple[str, object]]) -> list[object]:
@@ -116,6 +116,19 @@ class StoreRendezvous:
                 return store.compare_set(verdict, "", _FAILED.decode() + reason), True
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    def _who_served(self, step: str) -> str:
+        """Which rank took the store with it, if it was one; a process that is being killed takes a moment to end."""
+        others = [rank for rank in range(len(self.processes)) if rank != self.rank]
+        deadline = time.monotonic() + _LOOK_S
+        while others:
+            reason = self._death(others, step)
+            if reason is not None:
+                return reason
+            if time.monotonic() > deadline:
+                break
+            time.sleep(_LONGEST_PAUSE_S)
+        return "the process that holds the store has probably ended"
 
     def _missing(self, store: Store, keys: list[str]) -> list[int]:
         return [rank for rank, key in enumerate(keys) if not store.check([key])]

@@ -26,8 +26,8 @@ STEP_LIMITS = {
     (Recipe.PTPC, True): (76, 0),
     (Recipe.PTPC, False): (122, 0),
     (Recipe.BLOCKSCALE, True): (140, 48),
-    (Recipe.MXFP8, True): (90, 1),
-    (Recipe.MXFP8, False): (122, 1),
+    (Recipe.MXFP8, True): (80, 0),
+    (Recipe.MXFP8, False): (122, 0),
 }
 ids = lambda config: config.key  # noqa: E731
 

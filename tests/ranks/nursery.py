@@ -85,7 +85,7 @@ def write(path: Path, data: str | bytes) -> None:
     temporary.replace(path)
 
 
-def run_rank(order: dict[str, Any], number: int) -> int:
+def run_rank(modules: list[str], order: dict[str, Any], number: int) -> int:
     """The life of a rank; returns its exit code."""
     rank = Rank(number, order["size"], Path(order["folder"]), order["arguments"])
     for stream, name in ((1, "out"), (2, "err")):
@@ -96,9 +96,9 @@ def run_rank(order: dict[str, Any], number: int) -> int:
     os.environ.update(order["environment"])
     for name, value in order["limits"].items():
         resource.setrlimit(getattr(resource, name), (value, resource.RLIM_INFINITY))
-    module, _, function = order["job"].partition(":")
+    job = next(vars(sys.modules[name])[order["job"]] for name in modules if order["job"] in vars(sys.modules[name]))
     try:
-        result, code = getattr(importlib.import_module(module), function)(rank), 0
+        result, code = job(rank), 0
     except SystemExit:
         raise
     except BaseException as error:
@@ -134,7 +134,7 @@ def serve(modules: list[str]) -> int | None:
                 for number in range(order["size"]):
                     pid = os.fork()
                     if pid == 0:
-                        return run_rank(order, number)
+                        return run_rank(modules, order, number)
                     children[pid] = Path(order["folder"], f"{number}.exit")
                     write(Path(order["folder"], f"{number}.pid"), str(pid))
         reap(children)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 NURSERY = Path(__file__).with_name("nursery.py")
-JOBS = "tests.ranks.process_jobs"
+JOBS = ("tests.ranks.process_jobs", "tests.ranks.process_setup_jobs")
 TIMEOUT_S = 120.0
 _START_S = 120.0
 _POLL_S = 0.005
@@ -107,17 +107,11 @@ def _state(pid: int) -> str:
 
 
 class Launcher:
-    """Owns a nursery. `modules` are imported before any rank starts."""
+    """Owns a nursery; `prefix` is what starts it."""
 
-    def __init__(self, *modules: str, prefix: tuple[str, ...] = (), environment: dict[str, str] | None = None) -> None:
-        command = [*prefix, sys.executable, str(NURSERY), JOBS, *modules]
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, **(environment or {})},
-            text=True,
-        )
+    def __init__(self, prefix: tuple[str, ...] = ()) -> None:
+        command = [*prefix, sys.executable, str(NURSERY), *JOBS]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None and self._process.stdin is not None
         line = self._process.stdout.readline()
         assert line == "ready\n", f"the nursery did not start: {line!r}"
@@ -136,10 +130,10 @@ class Launcher:
         environment: dict[str, str] | None = None,
         limits: dict[str, int] | None = None,
     ) -> Iterator[Launch]:
-        """Ranks that run a function of `process_jobs`; those that still live at the end are killed."""
+        """Ranks that run a function of the modules in JOBS; those that still live at the end are killed."""
         folder = Path(tempfile.mkdtemp(prefix="ranks-"))
         order = {
-            "job": job if ":" in job else f"{JOBS}:{job}",
+            "job": job,
             "size": size,
             "folder": str(folder),
             "arguments": arguments or {},

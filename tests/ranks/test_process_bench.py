@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 mori_gemm_ar contributors
-"""The all-reduce benchmark with one process per rank: one line from rank 0, and equal exit codes."""
+"""One process per rank as a user has it: the benchmark, under torchrun too, and the documented example."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -88,6 +89,12 @@ def test_a_rank_that_dies(launcher: Launcher) -> None:
         assert f"rank 2 (process {launch.pids[2]}) ended before step" in row["failure"] or (
             f"rank 2 has died (process {launch.pids[2]})" in row["failure"]
         )
+
+
+def test_the_example_in_the_documentation(launcher: Launcher) -> None:
+    page = (ROOT / "docs" / "processes.md").read_text(encoding="utf-8")
+    (source,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert launcher.run("example", 4, {"port": free_port(), "source": source}) == [10.0] * 4
 
 
 @pytest.mark.parametrize("ranks", [2, *(pytest.param(ranks, marks=pytest.mark.slow) for ranks in (3, 4, 8))])

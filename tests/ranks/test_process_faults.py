@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.ranks.process_jobs import FAULTS, FIRST_RANK_ONLY, NOT_FIRST_RANK
+from tests.ranks.process_setup_jobs import FAULTS, FIRST_RANK_ONLY, NOT_FIRST_RANK
 from tests.ranks.processes import Launcher
 
 RANKS = 3

@@ -19,7 +19,7 @@ from mori_gemm_ar.runtime import shared_memory
 from mori_gemm_ar.runtime.memory_limits import MemoryLimit, memory_limits, reason_not_available
 from mori_gemm_ar.runtime.peers import ProcessId
 from mori_gemm_ar.runtime.shared_memory import ProcessBacking, Segment
-from tests.ranks.process_jobs import ADDITIONS
+from tests.ranks.process_setup_jobs import ADDITIONS
 from tests.ranks.processes import Launcher
 
 MIB = 1 << 20

@@ -22,7 +22,9 @@ def balance(body: str, contract: KernelContract | None = None, waves: int = 8) -
     return findings(audited(body, contract, waves=waves), "barrier_balance")
 
 
-STAGGERED = HALF + """
+STAGGERED = (
+    HALF
+    + """
     s_cbranch_vccnz .LBB0_1
     s_barrier
     .LBB0_1:
@@ -43,7 +45,8 @@ STAGGERED = HALF + """
     global_store_dword v1, v2, s[0:1] sc1
     .LBB0_4:
     s_endpgm
-"""  # noqa: RUF005
+"""
+)
 CLOSED = STAGGERED.format(closing=HALF + "    s_cbranch_vccz .LBB0_3\n    s_barrier\n    .LBB0_3:")
 
 
@@ -63,7 +66,9 @@ def test_a_stagger_that_is_never_closed() -> None:
 
 def test_balanced_but_not_at_one_place() -> None:
     """As many barriers for all, but the publishing wave has passed another one than the waves that still store."""
-    body = HALF + """
+    body = (
+        HALF
+        + """
         s_cbranch_vccz .LBB0_2
         s_barrier
         global_store_dword v1, v2, s[0:1] sc1
@@ -73,26 +78,35 @@ def test_balanced_but_not_at_one_place() -> None:
         global_store_dwordx4 v1, v[4:7], s[0:1]
         .LBB0_3:
         s_endpgm
-    """  # noqa: RUF005
-    assert balance(body, PUBLISHES) == [(line_of(body, "global_store_dword v1"), "global_store_dword v1, v2, s[0:1] sc1")]
+    """
+    )
+    assert balance(body, PUBLISHES) == [
+        (line_of(body, "global_store_dword v1"), "global_store_dword v1, v2, s[0:1] sc1")
+    ]
     assert balance(body) == []  # as long as nothing is published, such barriers only pace
 
 
 def test_a_loop_that_gains_on_the_other_half() -> None:
-    body = """
+    body = (
+        """
         s_mov_b32 s4, 0
         .LBB0_1:
         s_barrier
-    """ + HALF + """
+    """
+        + HALF
+        + """
         s_cbranch_vccz .LBB0_2
         s_barrier
         .LBB0_2:
         s_add_i32 s4, s4, 1
         s_cmp_lt_u32 s4, s5
         s_cbranch_scc1 .LBB0_1
-    """  # noqa: RUF005
+    """
+    )
     report = audited(body)
-    assert "the loop around it must hold as many barriers for each wave: wave 0 2, wave 4 1" in "\n".join(report.lines())
+    assert "the loop around it must hold as many barriers for each wave: wave 0 2, wave 4 1" in "\n".join(
+        report.lines()
+    )
 
 
 def test_all_waves_may_skip_a_barrier_together() -> None:

@@ -32,9 +32,13 @@ def pipelined(steady: int, drain: int = 0, stagger: str = "", close: str = "") -
     `steady` and `drain` are the vmcnt operands; two copies may stay in flight: those into the other buffer.
     """
     turn = "\n".join(
-        f"s_waitcnt vmcnt({steady})\ns_barrier\n{_reads(b)}\ns_waitcnt lgkmcnt(0)\ns_barrier\n{_copies(b)}" for b in (0, 1)
+        f"s_waitcnt vmcnt({steady})\ns_barrier\n{_reads(b)}\ns_waitcnt lgkmcnt(0)\ns_barrier\n{_copies(b)}"
+        for b in (0, 1)
     )
-    end = "\n".join(f"s_waitcnt vmcnt({count})\ns_barrier\n{_reads(b)}\ns_waitcnt lgkmcnt(0)" for b, count in ((0, steady), (1, drain)))
+    end = "\n".join(
+        f"s_waitcnt vmcnt({count})\ns_barrier\n{_reads(b)}\ns_waitcnt lgkmcnt(0)"
+        for b, count in ((0, steady), (1, drain))
+    )
     return f"""
         v_readfirstlane_b32 s8, v0
         s_lshl_b32 s8, s8, 4
@@ -123,7 +127,7 @@ def test_an_address_that_nobody_can_derive_is_a_finding() -> None:
         ds_read_b128 v[4:7], v2
         s_waitcnt vmcnt(0)
     """
-    unknown = body.format(load="global_load_dword v2, v1, s[0:1]\ns_waitcnt vmcnt(0)")
+    unknown = body.format(load="global_load_dword v2, v1, s[0:1]\ns_waitcnt vmcnt(0)\ns_barrier")
     assert copies(audited(unknown)) == []  # nothing is in flight any more
     unknown = body.format(load="ds_read_b32 v2, v9\ns_waitcnt lgkmcnt(0)").replace("v9", "v0", 1)
     assert (line_of(unknown, "ds_read_b128"), "ds_read_b128 v[4:7], v2") in copies(audited(unknown))

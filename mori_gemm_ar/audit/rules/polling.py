@@ -205,7 +205,7 @@ def acquire_after_wait(subject: Subject) -> Iterator[Finding]:
         if op.kind is Kind.INVALIDATE and op.access is not None:
             reach = op.access.policy.reach
             return frozenset(n for n in open_ if polls[n].reach > reach)
-        return open_
+        return frozenset() if open_ and _uses_data(subject, index) else open_  # one finding for each way
 
     for index, open_ in open_sets(subject.flow, step):
         if open_ and _uses_data(subject, index):

@@ -68,6 +68,8 @@ class Accesses:
         at = ledger.locate(flat, wave, nbytes)
         if at is None:
             return
+        if (ledger.home_of(at, np.arange(len(at.index))) < 0).all():
+            op.scope = Scope.SYSTEM  # on the host's memory they happen there, whatever their scope
         self._begin(op, at)
         said = op.clocks.publish(op.rows, op.scope, op.site, len(self.order.publications))
         self.order.publications += said

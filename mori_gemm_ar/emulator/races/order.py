@@ -65,7 +65,7 @@ class Order:
         row, actor = op.rows[at.wave[lanes]], table.actor[epochs]
         first, second = actor // MAX_WAVES, clocks.actor[row] // MAX_WAVES
         gpu, home = self._gpu[second], self._ledger.home_of(at, lanes)
-        system = (self._gpu[first] != gpu) | (gpu != home)
+        system = (first != second) & ((self._gpu[first] != gpu) | (gpu != home))
         need = np.where(system, int(Scope.SYSTEM), int(Scope.AGENT))
         strong = table.scope[epochs] >= need
         reaches = need <= int(op.scope)

@@ -10,6 +10,8 @@ C in its accumulators. LDS is read without bank conflicts: 64 banks, lanes 0-3, 
 
 from __future__ import annotations
 
+from functools import partial
+
 import flydsl.expr as fx
 
 from mori_gemm_ar.kernels.device import library
@@ -35,12 +37,14 @@ class _Operand:
         self.buffer, self.lds = buffer, lds
         self.start, self.nbytes = start, nbytes
 
-    def copy(self, slot, step):
-        """Start to copy a K step of the tile into a slot."""
+    def copies(self, slot, step):
+        """Callables that start to copy a K step of the tile into a slot, one piece each."""
         # Only the step is a scalar offset: the range check takes it from the size, which must not be the smaller one.
         first, source = self.lds.address + (self.start + slot * self.nbytes), step * self.step_bytes
-        for target, lane, immediate in self.pieces:
-            self.buffer.copy_to_lds(first + target, lane, source, immediate)
+        return [
+            partial(self.buffer.copy_to_lds, first + target, lane, source, immediate)
+            for target, lane, immediate in self.pieces
+        ]
 
     def placed(self, pack):
         """Byte offset of a pack in slot 0. Pinned, so that the rest fits the offset field and one register does."""

@@ -11,7 +11,7 @@ Each quarter reads what the next one needs into the registers of the half that i
 fragment is read once and LDS reads run under the MFMAs. Slot s of LDS holds the steps of parity s.
 
 The barrier hands over both slots. Before it, every wave has waited for
- - lgkmcnt(0): its reads of this step's slot are over (a1 was the last), so that slot may be refilled for step + 2;
+ - lgkmcnt(0), if step + 2 is going to refill this step's slot: its reads of that slot are over (a1 was the last);
  - vmcnt(n): its copies of step + 1 have landed, where n is the number of vector-memory operations that it issued after
    the last of them. Operations of a wave finish in order, so n younger ones may be under way. `_Issued` replays the
    order of issue and counts: 0 in the loop, where nothing follows the copies of step + 1 up to this barrier, and the
@@ -21,7 +21,7 @@ Every wave executes every barrier: there is no stagger between waves, and all co
 
 from __future__ import annotations
 
-from functools import partial
+import itertools
 
 import flydsl.compiler as flyc
 import flydsl.expr as fx
@@ -72,42 +72,48 @@ class Pipeline:
         scales = self.scaling.load(0)
         assembly.keep_order()
         for step, slot in ((0, first), (1, 1 - first))[: self.steps]:
-            self.start_copies(step, slot)
+            for start in self.copies_of(step, slot):
+                start()
             issued.copies(step, copies)
         Barrier.handover("prologue", issued.younger(0), lgkmcnt=None)
         a0, b0 = self.read_a(first, 0), self.read_b(first, first)
         self.allowed = self.younger_in_loop(issued, copies)
         total = [fx.Vector.filled(4, 0.0, fx.Float32) for _ in range(_A_TILES * self.tiles)]
         if self.steps % 2:
-            total, a0, b0, scales = self.step(total, a0, b0, scales, 0, 1)
+            total, a0, b0, scales = self.step(total, a0, b0, scales, 0, 1, self.steps > 1, self.steps > 1)
         if self.steps > 1:
-            # Pinned, or a short loop is unrolled: more code to fetch, to audit and to mutate.
+            # Pinned, or short loops are unrolled: more code to fetch, to audit and to mutate. The last pair, which
+            # copies nothing, is a loop of one round: outside one, accumulators are not tied to their registers.
             end = fx.Int32(library.pin_uniform_u32(self.steps))
-            for step in range(fx.Int32(first), end, fx.Int32(2)):
-                total, a0, b0, scales = self.step(total, a0, b0, scales, step, 0)
-                total, a0, b0, scales = self.step(total, a0, b0, scales, step + 1, 1)
+            for step in range(fx.Int32(first), end - 2, fx.Int32(2)):
+                total, a0, b0, scales = self.step(total, a0, b0, scales, step, 0, True, True)
+                total, a0, b0, scales = self.step(total, a0, b0, scales, step + 1, 1, True, True)
+            for step in range(end - 2, end, fx.Int32(2)):
+                total, a0, b0, scales = self.step(total, a0, b0, scales, step, 0, False, True)
+                total, a0, b0, scales = self.step(total, a0, b0, scales, step + 1, 1, False, False)
         return total
 
-    def step(self, total, a0, b_first, scales, step, parity):
-        """One step of K. `parity` is also the slot and the half of B that comes first; it alternates."""
+    def step(self, total, a0, b_first, scales, step, parity, refill, more):
+        """One step of K. `parity` is also the slot and the half of B that comes first; it alternates.
+
+        refill: whether there is a step + 2 to copy; more: whether there is a step + 1.
+        """
         total = list(total)
         factors = self.scaling.begin(scales)
         b_other = self.read_b(parity, 1 - parity)
         self.quarter(total, a0, b_first, factors, 0, parity)
         a1 = self.read_a(parity, 1)
         self.quarter(total, a0, b_other, factors, 0, 1 - parity)
-        if self.steps == 1:
-            self.quarter(total, a1, b_other, factors, 1, 1 - parity)
-            self.quarter(total, a1, b_first, factors, 1, parity)
-            self.scaling.settle(total)
-            return total, a0, b_first, scales
-        # The last step meets and reads once more, of a slot that nobody fills; what it reads is not used.
-        Barrier.handover("step", self.allowed)
-        scales = self.scaling.load(step + 1)
-        a0 = self.read_a(1 - parity, 0)
-        refill = partial(self.refill, step + 2, parity)
-        self.quarter(total, a1, b_other, factors, 1, 1 - parity, refill)
-        b_next = self.read_b(1 - parity, 1 - parity)
+        copies, b_next = [], b_other
+        if more:
+            Barrier.handover("step", self.allowed, lgkmcnt=0 if refill else None)
+            scales = self.scaling.load(step + 1)
+            a0 = self.read_a(1 - parity, 0)
+        if refill:
+            copies = self.copies_of(step + 2, parity)
+        self.quarter(total, a1, b_other, factors, 1, 1 - parity, copies)
+        if more:
+            b_next = self.read_b(1 - parity, 1 - parity)
         self.quarter(total, a1, b_first, factors, 1, parity)
         self.scaling.settle(total)
         return total, a0, b_next, scales
@@ -124,16 +130,9 @@ class Pipeline:
             raise CompileError(f"vmcnt={counts} must be equal at every barrier of the loop")
         return counts[0] if counts else None
 
-    @flyc.jit
-    def refill(self, step, slot):
-        """Start the copies of a step, if there is one."""
-        start = self.start_copies
-        if step < self.steps:
-            start(step, slot)
-
-    def start_copies(self, step, slot):
-        self.a.copy(slot, step)
-        self.b.copy(slot, step)
+    def copies_of(self, step, slot):
+        """Callables that start one copy each, of both operands of a step."""
+        return self.a.copies(slot, step) + self.b.copies(slot, step)
 
     def read_a(self, slot, half):
         return [self.a.read(slot, half * _A_HALF + i) for i in range(_A_HALF)]
@@ -141,15 +140,15 @@ class Pipeline:
     def read_b(self, slot, half):
         return [self.b.read(slot, half * self.b_half + t) for t in range(self.b_half)]
 
-    def quarter(self, total, a, b, factors, a_half, b_half, under=None):
-        """Multiply one quarter into `total`; reads stand before it, and `under` starts under its first MFMAs."""
+    def quarter(self, total, a, b, factors, a_half, b_half, between=()):
+        """Multiply one quarter into `total`; reads stand before it, and `between` is spread over its MFMAs."""
         assembly.keep_order()
-        for i, left in enumerate(a):
-            for t, right in enumerate(b):
-                row, column = a_half * _A_HALF + i, b_half * self.b_half + t
-                self.scaling.multiply(total, row * self.tiles + column, left, right, factors, row)
-            if under is not None and i == 0:
-                self.scaling.hold(total)
+        share = -(-len(between) // (len(a) * len(b)))
+        for number, (i, t) in enumerate(itertools.product(range(len(a)), range(len(b)))):
+            row, column = a_half * _A_HALF + i, b_half * self.b_half + t
+            self.scaling.multiply(total, row * self.tiles + column, a[i], b[t], factors, row)
+            for start in between[number * share : (number + 1) * share]:
+                start()
+            if between:
                 assembly.keep_order()
-                under()
         assembly.keep_order()

@@ -16,7 +16,7 @@ from mori_gemm_ar.kernels.gemm.place import WAVE_M
 from mori_gemm_ar.layout.gemm_terms import K_STEP, MX_BLOCK, MX_ROWS, SCALE_BLOCK, Recipe
 
 _E4M3 = 0  # format code of both MFMA operands
-_LAG = 3  # MFMAs that are issued before a product is used: by then it is there
+_LAG = 2  # MFMAs that are issued before a product is used: by then it is there
 
 
 def mfma(a, b, c, byte_a=0, scale_a=None, byte_b=0, scale_b=None):
@@ -52,9 +52,6 @@ class PerToken:
         """Add the product of a pair of fragments, of which `i` is the row fragment, to accumulator `at`."""
         accumulators[at] = mfma(a, b, accumulators[at])
 
-    def hold(self, accumulators):
-        """Before a branch: what has been added stays before it."""
-
     def settle(self, accumulators):
         """End what multiply() has begun."""
 
@@ -87,7 +84,7 @@ class BlockScale(PerToken):
         self.row = (wave.m * WAVE_M + 4 * wave.group) * 4
         column = fx.min((place.column + wave.n * (16 * tiles)) // SCALE_BLOCK, fx.Uint32((config.n - 1) // SCALE_BLOCK))
         self.b = arguments.b_scale + fx.Int64(column) * (4 * blocks)
-        self.pending, self.loose = [], []
+        self.pending = []
 
     def load(self, step):
         step = fx.min(fx.Uint32(step), fx.Uint32(self.last))
@@ -109,18 +106,12 @@ class BlockScale(PerToken):
     def settle(self, accumulators):
         while self.pending:
             self._add(accumulators)
-        self.hold(accumulators)
+        accumulators[:] = [assembly.stay(total) for total in accumulators]
 
     def _add(self, accumulators):
         at, product, factors = self.pending.pop(0)
         accumulators[at] = fx.math.fma(product, factors, accumulators[at])
-        self.loose.append(at)
         assembly.keep_order()
-
-    def hold(self, accumulators):
-        for at in self.loose:
-            accumulators[at] = assembly.stay(accumulators[at])
-        self.loose = []
 
     def finish(self, accumulators):
         return accumulators
