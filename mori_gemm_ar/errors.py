@@ -73,7 +73,7 @@ class MemoryFault(EmulatorError):
 
 
 class RaceError(EmulatorError):
-    """Two accesses to one place, one of them a write, that nothing orders; the message names both and what is missing."""
+    """Two accesses to one place, one a write, that nothing orders; the message names both and what is missing."""
 
 
 class DeadlockError(EmulatorError):

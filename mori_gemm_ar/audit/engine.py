@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from mori_gemm_ar.audit.contracts import KernelContract, contract_named, contract_of
@@ -13,17 +14,21 @@ from mori_gemm_ar.audit.subject import Subject
 from mori_gemm_ar.errors import IsaError
 from mori_gemm_ar.isa import Kernel, parse_isa
 
+# Expressions are shared objects and compared by identity: two audits at a time could each make one of their own.
+_lock = threading.RLock()
+
 
 def audit_kernel(kernel: Kernel, contract: KernelContract) -> AuditReport:
     """Hold a kernel against its contract and the rules that need none.
 
     Findings come in the order of the text. Raises `IsaError` for an instruction that the audit does not know.
     """
-    subject = Subject(kernel, contract)
     results = []
-    for rule in RULES:
-        findings = tuple(sorted(set(rule(subject)), key=lambda f: (f.line, f.why)))
-        results.append(RuleResult(rule.__name__, not findings, findings))
+    with _lock:
+        subject = Subject(kernel, contract)
+        for rule in RULES:
+            findings = tuple(sorted(set(rule(subject)), key=lambda f: (f.line, f.why)))
+            results.append(RuleResult(rule.__name__, not findings, findings))
     return AuditReport(kernel.name, tuple(results))
 
 

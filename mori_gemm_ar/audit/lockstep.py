@@ -207,6 +207,8 @@ class Lockstep:
                     elif event_a != END and (event_a, event_b, left) not in seen:
                         seen.add((event_a, event_b, left))
                         pending.append((event_a, event_b, left))
+        if pending and not self.drifts:  # too many moments to tell
+            self.drifts.append(here)
         self.meetings = list(found)
 
 

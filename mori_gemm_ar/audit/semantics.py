@@ -265,7 +265,7 @@ def _count_below(low: bool) -> Callable[..., Value]:
     """Set bits of a half mask below each lane, plus a number: the lane number when the mask is full."""
     half = constant(32)
     count = apply("min_u", LANE, half) if low else apply("sub", apply("max_u", LANE, half), half)
-    return lambda mask, addend: apply("add", count, addend) if is_constant(mask, M32) else None
+    return lambda mask, addend: apply("add", count, addend) if is_constant(apply("mov", mask), M32) else None
 
 
 _VECTOR: dict[str, Callable[..., Value]] = {

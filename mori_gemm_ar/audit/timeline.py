@@ -29,7 +29,7 @@ from mori_gemm_ar.isa import M0, Instruction
 
 ROUNDS = 4  # iterations of a loop: enough for three buffers to go round
 MAX_WALKS = 12
-MAX_STEPS = 400_000
+MAX_STEPS = 200_000  # blocks of one walk
 GRANULE = 4  # bytes of LDS that count as one place
 OPEN_END = 1 << 30  # the interval of a wait that never comes
 
@@ -92,6 +92,7 @@ class Timeline:
         self._steps = self._relevant_steps()
         self._loops = {n: [loop for loop in flow.loops if n in loop.blocks] for n in flow.order}
         self._matters = self._blocks_that_matter()
+        self.truncated = False  # a walk was longer than MAX_STEPS blocks
         self._turnable: dict[int, bool] = {}  # branches whose way was chosen -> whether the choice matters
         self._places: dict[tuple[int, Node, int], int] = {}
 
@@ -137,6 +138,7 @@ class Timeline:
                 self._run_block(walker)
                 steps += 1
                 ways = self._next(walker, turned) if steps < MAX_STEPS else {}
+                self.truncated = self.truncated or steps >= MAX_STEPS
                 if not ways:
                     done.append(walker.track)
                     break

@@ -16,8 +16,10 @@ from mori_gemm_ar.audit.operations import Kind, Op
 from mori_gemm_ar.audit.registers import EXEC_MASK, SCC, SCC_BIT, VCC_MASK, bit_of
 from mori_gemm_ar.audit.semantics import EXEC_BIT, VCC_BIT, Step, Values, step_of
 from mori_gemm_ar.audit.values import FULL, LANES, THREAD, UNIFORM, Evaluator, Node, Value, apply, is_full
+from mori_gemm_ar.errors import IsaError
 from mori_gemm_ar.isa import Instruction, Kernel, Reg
 
+_MAX_ROUNDS = 1000  # visits of a block, on average; a handful is usual
 _SCALARS = 106  # s0..s105 may hold launch values: equal in all waves of a workgroup
 
 
@@ -91,8 +93,11 @@ class Uniformity:
         entered: dict[int, Values] = {}
         self._before = before = dict[int, Values]()
         self.decisions = {}
-        start, pending = entry_values(flow.kernel), {0}
+        start, pending, rounds = entry_values(flow.kernel), {0}, 0
         while pending:
+            rounds += 1
+            if rounds > _MAX_ROUNDS * len(flow.order):
+                raise IsaError(f"kernel {flow.kernel.name!r}: its control flow is too tangled to follow its values")
             block = min(pending, key=position.__getitem__)
             pending.discard(block)
             forward = [p for p in flow.predecessors[block] if position[p] < position[block]]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mori_gemm_ar.emulator.pool import Pool
 
 LINE = 128
+_ITEM = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
 HOME, PEER = 0, 1
 NOBODY = -1
 
@@ -76,6 +77,21 @@ class DirtyLines:
             slots = self.slot[lines]
         return slots
 
+    def write(self, offset: np.ndarray, raw: np.ndarray) -> None:
+        """Put one row of bytes at each offset of the region; of equal offsets the last row stays."""
+        nbytes = raw.shape[1]
+        if nbytes in _ITEM and not (offset & (nbytes - 1)).any():  # whole items inside a line
+            item = _ITEM[nbytes]
+            slots = self.slots_for(offset // LINE).astype(np.int64)
+            place = (slots * LINE + offset % LINE) // nbytes
+            self.data.reshape(-1).view(item)[place] = raw.view(item)[:, 0]
+            self.mask.reshape(-1).view(item)[place] = np.ones(nbytes, np.uint8).view(item)[0]
+            return
+        where = (offset[:, None] + np.arange(nbytes)).reshape(-1)
+        slots = self.slots_for(where // LINE)
+        self.data[slots, where % LINE] = raw.reshape(-1)
+        self.mask[slots, where % LINE] = 1
+
 
 class Shadow:
     """Weak-mode state of one region."""
@@ -114,9 +130,15 @@ class Shadow:
 
     def write_lines(self, view: int, lines: np.ndarray, data: np.ndarray, mask: np.ndarray) -> None:
         """Write masked bytes of whole lines."""
-        index = lines[:, None] * LINE + np.arange(LINE)
-        chosen = (mask != 0) & (index < self.region.nbytes)
-        self.content(view)[index[chosen]] = data[chosen]
+        content = self.content(view)
+        inner = (lines + 1) * LINE <= len(content)
+        whole = content[: len(content) // LINE * LINE].reshape(-1, LINE)
+        chosen = lines[inner]
+        whole[chosen] = np.where(mask[inner] != 0, data[inner], whole[chosen])
+        for edge in np.nonzero(~inner)[0].tolist():  # the last line of a region may be short
+            start = int(lines[edge]) * LINE
+            size = len(content) - start
+            content[start:] = np.where(mask[edge, :size] != 0, data[edge, :size], content[start:])
 
     def publish(self, lines: np.ndarray, now: int, writer: int) -> None:
         """Let peers see what the home GPU's memory holds."""

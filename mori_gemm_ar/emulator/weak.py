@@ -18,7 +18,7 @@ from mori_gemm_ar.emulator.held import HeldOperation, HeldOperations, Kind
 from mori_gemm_ar.emulator.memory import FunctionalMemory, from_rows, to_rows
 from mori_gemm_ar.emulator.memory_ops import SC0, SC1, Access
 from mori_gemm_ar.emulator.regions import RegionTable
-from mori_gemm_ar.emulator.shadow import HOME, LINE, NOBODY, PEER, DirtyLines, Part, Shadow, ShadowTable
+from mori_gemm_ar.emulator.shadow import HOME, LINE, NOBODY, PEER, Part, Shadow, ShadowTable
 
 if TYPE_CHECKING:
     from mori_gemm_ar.emulator.group import Group
@@ -312,16 +312,12 @@ class WeakMemory(FunctionalMemory):
         elif agent:
             shadow.owner[lines] = cache[0]
 
-    def _make_dirty(self, shadow: Shadow, offset: np.ndarray, cache: np.ndarray, raw: np.ndarray) -> None:
-        place = offset[:, None] + np.arange(raw.shape[1])
-        for number in np.unique(cache).tolist():
-            index = np.nonzero(cache == number)[0] if (cache != number).any() else slice(None)
-            where = place[index]
-            dirty: DirtyLines = shadow.dirty_of(number)
-            slots = dirty.slots_for((where // LINE).reshape(-1))
-            column = (where % LINE).reshape(-1)
-            dirty.data[slots, column] = raw[index].reshape(-1)
-            dirty.mask[slots, column] = 1
+    @staticmethod
+    def _make_dirty(shadow: Shadow, offset: np.ndarray, cache: np.ndarray, raw: np.ndarray) -> None:
+        numbers = np.unique(cache).tolist()
+        for number in numbers:
+            index = slice(None) if len(numbers) == 1 else cache == number
+            shadow.dirty_of(number).write(offset[index], raw[index])
 
     @staticmethod
     def _forget_dirty(shadow: Shadow, place: np.ndarray, cache: np.ndarray) -> None:

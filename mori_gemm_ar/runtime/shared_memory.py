@@ -228,15 +228,14 @@ class ProcessBacking:
             raise ConfigError(
                 "ranks of an emulated group must share one machine and one container, as memory is shared"
             )
-        if self._named is not None:
-            segment, self._named = self._named, None
-        else:
-            segment = Segment.open(handle)
+        segment = self._named or Segment.open(handle)
         try:
             memory = SharedFlatMemory(segment, rank, per_rank, self)
         except BaseException:
-            segment.close()
+            if segment is not self._named:  # which peers may be opening just now; `discard` closes it
+                segment.close()
             raise
+        self._named = None
         self.memories.append(memory)
         self.boards.append(memory.board)
         return memory

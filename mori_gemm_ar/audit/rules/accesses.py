@@ -55,7 +55,7 @@ def _as_declared(
 
 
 def peer_atomics(subject: Subject) -> Iterator[Finding]:
-    """No atomic has sc1: a read-modify-write of peer memory is not atomic over the links (section 5, rule 6)."""
+    """No atomic has sc1: a read-modify-write of peer memory is not atomic over the links."""
     for index, op in enumerate(subject.ops):
         if op.kind is Kind.ATOMIC and op.access is not None and op.access.policy.scoped:
             yield at(subject.code[index], "an atomic with sc1 may read, modify and write another GPU's memory")

@@ -47,7 +47,7 @@ def _pair(subject: Subject, one: int, other: int, who: str) -> Iterator[Finding]
         yield at(i, f"{who} may execute unequal numbers of barriers: one ends while the other waits here{first}")
     for meeting in lockstep.drifts[:1]:
         i = subject.code[graphs[0].pieces[meeting.one or 0].end - 1]
-        yield at(i, f"{who} execute unequal numbers of barriers in each iteration of a loop{first}")
+        yield at(i, f"{who} cannot be shown to execute equal numbers of barriers: one runs ahead{first}")
     if subject.publishing:
         yield from _publishing(subject, graphs, lockstep, who)
 

@@ -15,7 +15,7 @@ from mori_gemm_ar.audit.findings import Finding, at
 from mori_gemm_ar.audit.flow import states
 from mori_gemm_ar.audit.operations import Kind
 from mori_gemm_ar.audit.subject import Subject
-from mori_gemm_ar.audit.timeline import GRANULE, Span, Track, Waited
+from mori_gemm_ar.audit.timeline import GRANULE, MAX_STEPS, Span, Track, Waited
 
 _MAX_FINDINGS = 20
 _NONE = (1 << 30, -1)  # (age of the youngest open write in LDS operations, its index)
@@ -82,6 +82,8 @@ def _clashes(subject: Subject, kind: Kind) -> Iterator[Finding]:
             if key not in reported and len(reported) < _MAX_FINDINGS:
                 reported.add(key)
                 yield finding
+    if subject.timeline.truncated:
+        yield Finding(0, "loops", f"a walk is longer than {MAX_STEPS} blocks; what comes later was not looked at")
 
 
 def _clashes_of_walk(subject: Subject, tracks: list[Track], kind: Kind) -> Iterator[tuple[Finding, tuple[int, int]]]:

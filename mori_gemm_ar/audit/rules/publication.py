@@ -77,7 +77,7 @@ def _states(subject: Subject) -> Iterator[tuple[int, Writes]]:
 def publish_order(subject: Subject) -> Iterator[Finding]:
     """Stores leave every wave, a barrier, a writeback that reaches the readers, a wait for it, then the publication.
 
-    Lessons L7, L8, L9, L10, L11 and L16, and section 5: vmcnt(0) per wave, balanced barrier, release, flag or counter.
+    Lessons L7, L8, L9, L10, L11 and L16: vmcnt(0) per wave, balanced barrier, release, flag or counter.
     """
     if not subject.contract.publishes:
         return

@@ -14,7 +14,7 @@ from mori_gemm_ar.audit.subject import Subject
 
 
 def register_waits(subject: Subject) -> Iterator[Finding]:
-    """Every register that is read, or written again, is covered by a wait for its load on all paths (section 8)."""
+    """Every register that is read, or written again, is covered by a wait for its load on all paths."""
     ops = subject.ops
     for index, pending in states(subject.flow, Pending(), lambda state, n: state.after(ops[n]), Pending.joined):
         op = ops[index]

@@ -29,7 +29,7 @@ def no_spills(subject: Subject) -> Iterator[Finding]:
 
 
 def register_ceiling(subject: Subject) -> Iterator[Finding]:
-    """Registers and LDS stay within what the kernel declares, so that its blocks fit beside others (isa_targets)."""
+    """Registers and LDS stay within what the kernel declares, so that its blocks fit beside others."""
     contract, metadata = subject.contract, subject.kernel.metadata
     vgprs = metadata.get("vgpr_count", 0)
     if contract.max_vgpr is not None and vgprs > contract.max_vgpr:
