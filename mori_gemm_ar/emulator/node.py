@@ -258,6 +258,7 @@ class Node:
 
     def release(self) -> None:
         """Forget all kernels: the node and its pools refer to each other, and the pools are large."""
+        self.races.release()
         self._pools.clear()
         self._dispatches.clear()
         self._streams.clear()

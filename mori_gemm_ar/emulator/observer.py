@@ -23,6 +23,9 @@ class Observer:
     def attach(self, node: Node) -> None:
         """The node exists, and has run nothing yet."""
 
+    def release(self) -> None:
+        """The node forgets all kernels."""
+
     def submitted(self, gpu: int, launch: KernelLaunch, idle: bool) -> None:
         """The host hands a kernel to a GPU, which is idle or not."""
 

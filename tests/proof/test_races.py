@@ -111,6 +111,20 @@ def test_a_flag_before_the_writeback_publishes_nothing(seed: int | None) -> None
     race(node, "race on data", "no writeback")
 
 
+def test_a_writeback_covers_what_its_own_wave_has_issued() -> None:
+    """LLVM's release has no wait in front of its writeback. Another wave's stores still need theirs."""
+    producer = without(PRODUCER, "s_waitcnt vmcnt(0)").format(scope=AGENT)
+    for threads in (64, THREADS):
+        node = make_node(1, None)
+        data, flag, result = (words(node, name) for name in ("data", "flag", "result"))
+        submit(node, code(CONSUMER.format(scope=AGENT)), [data, flag, result])
+        submit(node, code(producer, name="producer"), [data, flag, result], stream=1, threads=threads)
+        if threads == 64:
+            node.run()
+        else:
+            race(node, "race on data + 0x100", "no s_waitcnt vmcnt in wave 1")
+
+
 @modes
 @pytest.mark.parametrize("seen", [True, False])
 def test_who_overwrites_what_was_read_needs_order_and_no_cache_operations(seed: int | None, seen: bool) -> None:

@@ -135,14 +135,14 @@ def test_ranks_at_different_steps() -> None:
 
 def test_all_ranks_decide_alike_however_close_it_is() -> None:
     """The last rank arrives about when the others lose patience: all have the values, or none."""
-    outcomes = set()
 
     def body(rendezvous: StoreRendezvous) -> list[bool]:
         dice = random.Random(rendezvous.rank)
         met = []
-        for _ in range(25):
+        for number in range(25):
             if rendezvous.rank == 2:
-                time.sleep(0.02 + dice.uniform(-0.006, 0.006))
+                # In time and far too late now and then, so that both are seen on a busy machine too.
+                time.sleep({0: 0, 1: 0.15}.get(number % 6, 0.02 + dice.uniform(-0.006, 0.006)))
             try:
                 rendezvous.exchange("close", None, 0.02)
                 met.append(True)
@@ -153,8 +153,7 @@ def test_all_ranks_decide_alike_however_close_it_is() -> None:
 
     found = run(3, body)
     assert found[0] == found[1] == found[2]
-    outcomes.update(found[0])
-    assert outcomes == {True, False}
+    assert set(found[0]) == {True, False}
 
 
 def test_a_dead_process_is_not_waited_for() -> None:

@@ -139,12 +139,15 @@ class Accesses:
         tracts = ledger.tracts_of(at)
         for tract in tracts:
             tract.written = True
-        for lane in set().union(*(tract.lanes for tract in tracts)):
-            start = lane * len(ledger.writes)
-            read = ledger.take(ledger.reads, at.index + start, at.granules)
-            if read.any():
-                self._check(op, at, read, was_write=False, is_write=True)
-                ledger.put(ledger.reads, at.index + start, at.granules, np.zeros_like(read))
+        gpus = sorted(set().union(*(tract.lanes for tract in tracts)))
+        if not gpus:
+            return
+        wide = at.repeated(len(gpus))
+        index = wide.index + np.repeat(np.asarray(gpus) * len(ledger.writes), len(at.index))
+        read = ledger.take(ledger.reads, index, at.granules)
+        if read.any():
+            self._check(op, wide, read, was_write=False, is_write=True)
+            ledger.put(ledger.reads, index, at.granules, np.zeros_like(read))
 
     def _check(self, op: Operation, at: Located, values: np.ndarray, *, was_write: bool, is_write: bool) -> None:
         """All entries against the operation."""

@@ -61,9 +61,8 @@ class RaceDetector(Observer):
 
     def attach(self, node: Node) -> None:
         """Begin. Raises `ConfigError` when the detector serves another node."""
-        if hasattr(self, "_node"):
+        if hasattr(self, "lanes"):
             raise ConfigError("races must be a detector of this node's own; make a new RaceDetector")
-        self._node = node
         self.lanes = max(1, node.gpus)
         self.accesses = Accesses(Ledger(node.regions, self.lanes), delayed=node.memory.weak)
         self.order = self.accesses.order
@@ -78,6 +77,11 @@ class RaceDetector(Observer):
         self._host: dict[int, Known] = {}  # by GPU: what the host thread that drives it knows
         self._host_idle: dict[int, Known] = {}  # the same when it last submitted to an idle GPU
         self._serial = 0
+
+    def release(self) -> None:
+        """The node forgets its pools: they and the node refer to each other."""
+        self._watches.clear()
+        self._running.clear()
 
     def engine(self, name: str, gpu: int) -> EngineAgent:
         """An agent that is no workgroup, for a model of an engine to report its accesses to."""
@@ -114,7 +118,7 @@ class RaceDetector(Observer):
 
     def hosts_met(self) -> None:
         """All host threads know what each of them knew."""
-        gpus = set(self._gpu_of) | set(self._host) | set(range(self._node.gpus))
+        gpus = set(self._gpu_of) | set(self._host) | set(range(self.lanes))
         known = NOTHING
         for gpu in gpus:
             known = known.joined(self._host_knows(gpu))

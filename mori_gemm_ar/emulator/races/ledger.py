@@ -62,6 +62,10 @@ class Located:
         mask = None if self.mask is None else self.mask[chosen]
         return Located(self.address[chosen], self.wave[chosen], self.index[chosen], self.granules, tract, mask)
 
+    def repeated(self, times: int) -> Located:
+        """All lanes several times over."""
+        return self if times == 1 else self.select(np.tile(np.arange(len(self.index)), times))
+
 
 class Epochs:
     """One row per memory instruction and wave."""
