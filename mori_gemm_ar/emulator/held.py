@@ -78,7 +78,8 @@ class HeldOperations:
     def land_all(self) -> None:
         """Everything takes effect."""
         held, self._held = self._held, []
-        self._happen(held)
+        for operation in held:
+            self._effect(operation)
 
     def land(self, chosen: Callable[[HeldOperation], np.ndarray | None]) -> None:
         """Those lanes take effect for which `chosen` gives True."""
@@ -93,12 +94,14 @@ class HeldOperations:
                 landing.append(operation.part(lanes))
                 kept.append(operation.part(~lanes))
         self._held = kept
-        self._happen(landing)
-
-    def _happen(self, landing: list[HeldOperation]) -> None:
-        """A writeback covers only what had taken effect when it started, so those that nothing ordered go first."""
-        for operation in sorted(landing, key=lambda h: h.kind is not Kind.WRITE_BACK):
+        for operation in landing:
             self._effect(operation)
+
+    def land_stores_of(self, pool: Pool, wave: np.ndarray) -> None:
+        """The stores that these waves have issued take effect: a writeback covers those of its own wave."""
+        waves = np.zeros(len(pool.pc), bool)
+        waves[wave] = True
+        self.land(lambda h: waves[h.wave] if h.pool is pool and h.kind is Kind.STORE else None)
 
     def wait(self, g: Group, vmcnt: int) -> None:
         """`s_waitcnt vmcnt`: all but the last `vmcnt` operations of each wave of the group take effect."""

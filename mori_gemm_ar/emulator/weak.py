@@ -213,6 +213,8 @@ class WeakMemory(FunctionalMemory):
         sequence = self.held.sequence(g.pool, wave)
         operation = HeldOperation(kind, g.pool, sequence, wave, address, access, items, policy)
         if self.random.random() < self.adversary.early:
+            if kind is Kind.WRITE_BACK:
+                self.held.land_stores_of(g.pool, wave)
             self._apply(operation)
         else:
             self.held.hold(operation)

@@ -292,6 +292,7 @@ class LocalWorld:
             return [RankOutcome(t.result, t.outcome) for t in scheduler.tasks[: self.size]]
         finally:
             self._scheduler = None
+            node.release()
 
     def run(self, fn: Callable[[RankContext], Any]) -> list[Any]:
         """Run `fn` on every rank; raises the error of the lowest rank that did not merely miss a peer."""

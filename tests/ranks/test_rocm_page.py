@@ -26,7 +26,9 @@ def test_the_program_runs_under_torchrun(tmp_path: Path) -> None:
     path = tmp_path / "program.py"
     path.write_text(program)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(path)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    # Unbuffered ranks write text and newline apart, and their lines would mix.
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    environment = inherited | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
     assert run.returncode == 0, run.stderr
     lines = sorted(line for line in run.stdout.splitlines() if line.startswith("rank"))
