@@ -30,7 +30,13 @@ def failure_of(record: bytes, timeout_s: float, absent: dict[int, str] | None = 
     status = words[ErrorWord.STATUS]
     if status == ErrorStatus.NONE:
         return None
-    phase = _PHASES[Phase(words[ErrorWord.PHASE])]
+    try:
+        status, phase = ErrorStatus(status), _PHASES[Phase(words[ErrorWord.PHASE])]
+    except ValueError:
+        return CollectiveError(
+            f"the error record holds words that no kernel writes: {[f'{word:#x}' for word in words.values()]}; "
+            f"something wrote over the window's control part; create a new op"
+        )
     rank, peer, block = words[ErrorWord.RANK], words[ErrorWord.PEER], words[ErrorWord.BLOCK]
     expected, seen = words[ErrorWord.EXPECTED_EPOCH], words[ErrorWord.SEEN_EPOCH]
     if status == ErrorStatus.TIMEOUT and absent:

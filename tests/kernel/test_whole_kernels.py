@@ -80,9 +80,7 @@ def test_rms_norm_reduces_across_lanes_and_waves(rows: int, columns: int) -> Non
 def _gemm(m: int, n: int, k: int, a: torch.Tensor, b: torch.Tensor, node: Node | None = None) -> torch.Tensor:
     c = torch.full((m, n), float("nan"), dtype=torch.bfloat16)
     grid = (n // kernels.GEMM_TILE, m // kernels.GEMM_TILE, 1)
-    run_kernel(
-        built("gemm_bf16"), grid, (kernels.GEMM_THREADS, 1, 1), (a, b, c, n, k), {"a": a, "b": b, "c": c}, node
-    )
+    run_kernel(built("gemm_bf16"), grid, (kernels.GEMM_THREADS, 1, 1), (a, b, c, n, k), {"a": a, "b": b, "c": c}, node)
     return c
 
 

@@ -28,9 +28,7 @@ def fake_build(config: FakeConfig, form: CodeForm = CodeForm.ISA) -> CodeObject:
     if form is CodeForm.ISA:
         return CodeObject(content_key(config.key), config.key, isa, manifest)
     hsaco = f"\x7fELF of {config.key}".encode()
-    return CodeObject(
-        content_key(config.key), config.key, isa, manifest | {"hsaco_sha256": hsaco_digest(hsaco)}, hsaco
-    )
+    return CodeObject(content_key(config.key), config.key, isa, manifest | {"hsaco_sha256": hsaco_digest(hsaco)}, hsaco)
 
 
 class Builder:
