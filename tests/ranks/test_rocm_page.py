@@ -25,14 +25,15 @@ def test_the_program_runs_under_torchrun(tmp_path: Path) -> None:
     (program,) = blocks("python")
     path = tmp_path / "program.py"
     path.write_text(program)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(path)]
-    # Unbuffered ranks write text and newline apart, and their lines would mix.
-    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    environment = inherited | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
-    assert run.returncode == 0, run.stderr
-    lines = sorted(line for line in run.stdout.splitlines() if line.startswith("rank"))
-    assert [line.split(": ")[1] for line in lines] == ["3.0", "3.0"]
+    # torchrun starts ranks with unbuffered output, whose texts and newlines mix in one pipe: a file for each.
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--redirects=3"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    run = subprocess.run(
+        [*command, f"--log-dir={tmp_path}", str(path)], env=environment, capture_output=True, text=True, timeout=240
+    )
+    outputs = {log.parent.name: log.read_text() for log in tmp_path.rglob("stdout.log")}
+    assert run.returncode == 0, run.stderr + "".join(log.read_text() for log in tmp_path.rglob("stderr.log"))
+    assert outputs == {rank: f"rank {rank} on emulated: 3.0\n" for rank in ("0", "1")}
 
 
 @pytest.mark.parametrize("line", [line for block in blocks("sh") for line in block.splitlines()])
