@@ -30,7 +30,7 @@ except ImportError as error:
 endef
 export CHECK_PYTHON
 
-.PHONY: demo test lint setup clean same-python
+.PHONY: demo test lint check setup clean same-python
 
 demo: $(STAMP)
 	$(VPY) benchmark/bench_ar.py --local-world 4 --m 128 --n 1024
@@ -41,6 +41,11 @@ test: $(STAMP)
 lint: $(STAMP)
 	$(VPY) -m ruff check .
 	$(VPY) -m mypy
+
+check: $(STAMP)
+	$(VPY) -m mori_gemm_ar audit
+	$(VPY) -m mori_gemm_ar model check
+	$(VPY) -m mori_gemm_ar prove
 
 setup: $(STAMP)
 
