@@ -18,6 +18,7 @@ from mori_gemm_ar.runtime import kernel_of, pack_arguments
 from tests.kernel.isa_builder import TinyCode, isa_text
 
 MODES = (None, 0, 1, 2)
+modes = pytest.mark.parametrize("seed", MODES)
 THREADS = 128  # two waves
 _KEPT: WeakKeyDictionary[Node, list[torch.Tensor]] = WeakKeyDictionary()  # a node does not keep memory alive
 

@@ -15,7 +15,6 @@ from tests.proof.races import (
     AGENT,
     CONSUMER,
     LOAD,
-    MODES,
     PRODUCER,
     STORE,
     SYSTEM,
@@ -25,14 +24,12 @@ from tests.proof.races import (
     lines_of,
     make_node,
     message,
+    modes,
     race,
     submit,
     without,
     words,
 )
-
-modes = pytest.mark.parametrize("seed", MODES)
-
 
 # ---- message passing -----------------------------------------------------------------------------------------
 HAND_OVERS = [((0, 0), AGENT), ((0, 1), SYSTEM), ((0, 0), SYSTEM)]

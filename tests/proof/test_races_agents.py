@@ -15,7 +15,6 @@ from tests.proof.races import (
     AGENT,
     CONSUMER,
     LOAD,
-    MODES,
     PRODUCER,
     STORE,
     SYSTEM,
@@ -23,13 +22,12 @@ from tests.proof.races import (
     code,
     make_node,
     message,
+    modes,
     race,
     submit,
     without,
     words,
 )
-
-modes = pytest.mark.parametrize("seed", MODES)
 
 
 # ---- kernels, streams, hosts ---------------------------------------------------------------------------------

@@ -7,9 +7,7 @@ from __future__ import annotations
 import pytest
 
 from mori_gemm_ar.emulator import Node
-from tests.proof.races import MODES, code, line_of, lines_of, make_node, race, submit, without, words
-
-modes = pytest.mark.parametrize("seed", MODES)
+from tests.proof.races import code, line_of, lines_of, make_node, modes, race, submit, without, words
 
 EXCHANGE = """
     ds_write_b32 v1, v0

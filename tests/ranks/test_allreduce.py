@@ -31,8 +31,10 @@ from tests.ranks.worlds import (
     DTYPES,
     FP16,
     FP32,
+    MAX_BYTES,
     Delays,
     Guarded,
+    both_stages,
     errors,
     fresh,
     reference,
@@ -41,9 +43,6 @@ from tests.ranks.worlds import (
     run,
     unfair,
 )
-
-MAX_BYTES = 40_012  # ragged: 2500 packs and three fp32 or six 16-bit elements
-both_stages = pytest.mark.parametrize("stage", [Stage.ONE, Stage.TWO], ids=lambda stage: stage.name)
 
 
 def sizes(world: int, dtype: torch.dtype) -> list[int]:

@@ -16,8 +16,10 @@ from tests.ranks.worlds import (
     DTYPES,
     FP16,
     FP32,
+    MAX_BYTES,
     Delays,
     Guarded,
+    both_stages,
     fresh,
     reference,
     require_all,
@@ -25,9 +27,6 @@ from tests.ranks.worlds import (
     run,
     unfair,
 )
-
-MAX_BYTES = 40_012  # ragged: 2500 packs and three fp32 or six 16-bit elements
-both_stages = pytest.mark.parametrize("stage", [Stage.ONE, Stage.TWO], ids=lambda stage: stage.name)
 
 
 @both_stages

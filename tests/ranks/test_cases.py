@@ -14,9 +14,7 @@ from mori_gemm_ar.ar import AllReduceOp
 from mori_gemm_ar.errors import ConcurrentUseError
 from mori_gemm_ar.layout import Stage
 from mori_gemm_ar.runtime import RankContext
-from tests.ranks.worlds import BF16, Delays, now, require_all, run, unfair
-
-both_stages = pytest.mark.parametrize("stage", [Stage.ONE, Stage.TWO], ids=lambda stage: stage.name)
+from tests.ranks.worlds import BF16, Delays, both_stages, now, require_all, run, unfair
 
 
 def triangle(world: int) -> int:

@@ -13,9 +13,7 @@ from mori_gemm_ar.ar import AllReduceOp
 from mori_gemm_ar.errors import CollectiveMismatch, ConfigError
 from mori_gemm_ar.layout import Stage
 from mori_gemm_ar.runtime import RankContext
-from tests.ranks.worlds import BF16, Delays, Guarded, errors, require_all, require_bits, run
-
-both_stages = pytest.mark.parametrize("stage", [Stage.ONE, Stage.TWO], ids=lambda stage: stage.name)
+from tests.ranks.worlds import BF16, Delays, Guarded, both_stages, errors, require_all, require_bits, run
 
 # --- world sizes ---
 

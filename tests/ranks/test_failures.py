@@ -14,9 +14,8 @@ from mori_gemm_ar.ar import AllReduceOp
 from mori_gemm_ar.errors import CollectiveMismatch, CollectiveTimeout, EmulatorError, MemoryFault, RendezvousError
 from mori_gemm_ar.layout import Stage
 from mori_gemm_ar.runtime import LocalWorld, RankContext
-from tests.ranks.worlds import BF16, FP16, FP32, errors, now, require_all, run
+from tests.ranks.worlds import BF16, FP16, FP32, both_stages, errors, now, require_all, run
 
-both_stages = pytest.mark.parametrize("stage", [Stage.ONE, Stage.TWO], ids=lambda stage: stage.name)
 WALL_S = 20.0  # far above what these take, far below a budget that is really waited for
 
 

@@ -9,15 +9,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from mori_gemm_ar.emulator import TICKS_PER_SECOND, Node, RegionTable
 from mori_gemm_ar.emulator.memory import FunctionalMemory
 from mori_gemm_ar.emulator.pool import Pool
+from mori_gemm_ar.layout import Stage
 from mori_gemm_ar.runtime import LocalWorld, RankContext
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 DTYPES = (BF16, FP16, FP32)
+MAX_BYTES = 40_012  # ragged: 2500 packs and three fp32 or six 16-bit elements
+both_stages = pytest.mark.parametrize("stage", [Stage.ONE, Stage.TWO], ids=lambda stage: stage.name)
 _INTEGERS = {2: torch.int16, 4: torch.int32}
 _GUARD_BYTES = 64
 _GUARD = 0x5A
