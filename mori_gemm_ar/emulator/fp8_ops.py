@@ -20,13 +20,19 @@ _REBIAS = _f4(2.0**120)
 _SELECT = {"WORD_0": 0, "WORD_1": 16, "BYTE_0": 0, "BYTE_1": 8, "BYTE_2": 16, "BYTE_3": 24, "DWORD": 0}
 
 
-def decode_e4m3(codes: np.ndarray) -> np.ndarray:
-    """float32 of e4m3fn bytes (any shape, contiguous uint8)."""
+def _without_nan(codes: np.ndarray) -> np.ndarray:
+    """float32 of the e4m3fn bytes of a contiguous array, a NaN's code taken for the finite number it would be."""
     wide = codes.view(np.int8).astype(_i4)
     wide <<= _i4(20)
     wide &= _FIELDS
     values = wide.view(_f4)
     values *= _REBIAS
+    return values
+
+
+def decode_e4m3(codes: np.ndarray) -> np.ndarray:
+    """float32 of e4m3fn bytes (any shape, contiguous uint8)."""
+    values = _without_nan(codes)
     nan = codes & np.uint8(0x7F) == np.uint8(0x7F)
     if nan.any():
         values[nan] = np.nan
@@ -35,11 +41,7 @@ def decode_e4m3(codes: np.ndarray) -> np.ndarray:
 
 def decode_words(words: np.ndarray) -> np.ndarray:
     """float32 of four e4m3fn values in each contiguous uint32, lowest byte first; the last axis grows fourfold."""
-    wide = words.view(np.int8).astype(_i4)
-    wide <<= _i4(20)
-    wide &= _FIELDS
-    values = wide.view(_f4)
-    values *= _REBIAS
+    values = _without_nan(words)
     # A byte of 0x7f is the only one that carries into its top bit here.
     if (((words & _u4(0x7F7F7F7F)) + _u4(0x01010101)) & _u4(0x80808080)).any():
         values[words.view(np.uint8) & np.uint8(0x7F) == np.uint8(0x7F)] = np.nan
