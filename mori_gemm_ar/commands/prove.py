@@ -33,18 +33,21 @@ def prove(
     tier: Annotated[Tier, typer.Option(help="ci: seeds spread over the pipelines; full: for each.")] = Tier.CI,
     seeds: Annotated[int, typer.Option(help="Clean seeds; 0: what the tier says.")] = 0,
     workers: Annotated[int, typer.Option(help="Processes; 0: one per core.")] = 0,
-    mutant: Annotated[str, typer.Option(help="Replay one mutant, e.g. drop-barrier@95.")] = "",
+    mutant: Annotated[str, typer.Option(help="Replay one mutant, e.g. all-reduce:drop-barrier@95.")] = "",
     seed: Annotated[int, typer.Option(help="Replay this seed (with --mutant, or alone with --pipeline).")] = -1,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write all verdicts here.")] = None,
 ) -> None:
-    """Every mutant must be noticed, and no clean seed may be. Exit 1 on a survivor or a false alarm."""
+    """Every mutant must be noticed, and no clean seed may be. Exit 1 on a survivor or a false alarm, 2 for a name that
+    there is not."""
+    from mori_gemm_ar.commands.show import errors_as_exit
     from mori_gemm_ar.proof import PIPELINES, pipeline_named
     from mori_gemm_ar.proof import prove as run_proof
 
     console = Console()
-    chosen = [pipeline_named(pipeline)] if pipeline else list(PIPELINES)
-    if mutant or seed >= 0:
-        raise typer.Exit(_replay(console, chosen, mutant, max(seed, 0)))
+    with errors_as_exit():
+        chosen = [pipeline_named(pipeline)] if pipeline else list(PIPELINES)
+        if mutant or seed >= 0:
+            raise typer.Exit(_replay(console, chosen, mutant, max(seed, 0)))
     columns = ("[progress.description]{task.description}", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task("mutants and clean seeds")
@@ -63,9 +66,12 @@ def prove(
 
 
 def _replay(console: Console, pipelines: list[Any], mutant: str, seed: int) -> int:
+    from mori_gemm_ar.errors import ConfigError
     from mori_gemm_ar.proof.runner import find_mutants, run_clean, try_mutant
 
     noticed = 0
+    if mutant and not any(find_mutants(pipeline, mutant) for pipeline in pipelines):
+        raise ConfigError(f"mutant={mutant!r} must be one of its pipeline, as <kernel>:<operator>@<line>")
     for pipeline in pipelines:
         if not mutant:
             verdict = run_clean(pipeline, seed)

@@ -2,8 +2,9 @@
 # Copyright (c) 2026 mori_gemm_ar contributors
 """Proof by mutation: every part of a protocol is shown to be needed, and the whole to be enough."""
 
-from mori_gemm_ar.proof.mutants import Mutant, Operator, mutants_of
-from mori_gemm_ar.proof.pipelines import PIPELINES, Pipeline, pipeline_named
+from mori_gemm_ar.proof.mutants import Mutant, Operator, mutants_of, pipeline_mutants
+from mori_gemm_ar.proof.pipelines import Pipeline, ProvedKernel, WrongResult, kernel_named, mutated, original
+from mori_gemm_ar.proof.registry import PIPELINES, pipeline_named
 from mori_gemm_ar.proof.runner import Catcher, Verdict, prove, run_clean, try_mutant
 
 __all__ = [
@@ -12,8 +13,14 @@ __all__ = [
     "Mutant",
     "Operator",
     "Pipeline",
+    "ProvedKernel",
     "Verdict",
+    "WrongResult",
+    "kernel_named",
     "mutants_of",
+    "mutated",
+    "original",
+    "pipeline_mutants",
     "pipeline_named",
     "prove",
     "run_clean",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from mori_gemm_ar.isa import Instruction, Kernel, parse_isa
 from mori_gemm_ar.isa.cfg import is_branch
+from mori_gemm_ar.proof.pipelines import Pipeline, ProvedKernel
 
 
 class Operator(enum.Enum):
@@ -30,8 +31,9 @@ class Operator(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One changed ISA text. `line` is that of the original text."""
+    """One changed ISA text. `line` is that of the original text, `kernel` its kernel's name in the pipeline."""
 
+    kernel: str
     operator: Operator
     line: int
     original: str
@@ -40,8 +42,8 @@ class Mutant:
 
     @property
     def name(self) -> str:
-        """`drop-barrier@123`, as replay commands take it."""
-        return f"{self.operator.value}@{self.line}"
+        """`all-reduce:drop-barrier@123`, as replay commands take it."""
+        return f"{self.kernel}:{self.operator.value}@{self.line}"
 
 
 _WEAKER = {"sc0 sc1": "sc1", "sc1": ""}
@@ -73,14 +75,17 @@ def _vmcnt(i: Instruction) -> int | None:
 class _Maker:
     """Walks one kernel and yields its mutants."""
 
-    def __init__(self, isa: str, name: str) -> None:
-        self.lines = isa.splitlines()
-        self.kernel: Kernel = parse_isa(isa).kernel(name)
+    def __init__(self, proved: ProvedKernel) -> None:
+        self.name, self.lines = proved.name, proved.code.isa.splitlines()
+        self.kernel: Kernel = parse_isa(proved.code.isa).kernel(proved.code.kernel)
+
+    def _mutant(self, operator: Operator, i: Instruction, changed: str, lines: list[str]) -> Mutant:
+        return Mutant(self.name, operator, i.line, i.text, changed, "\n".join(lines) + "\n")
 
     def _with(self, operator: Operator, i: Instruction, changed: str | None) -> Mutant:
         lines = list(self.lines)
         lines[i.line - 1] = f"\t{changed}" if changed else ""
-        return Mutant(operator, i.line, i.text, changed or "(deleted)", "\n".join(lines) + "\n")
+        return self._mutant(operator, i, changed or "(deleted)", lines)
 
     def all(self) -> Iterator[Mutant]:
         for i in self.kernel.instructions:
@@ -142,9 +147,14 @@ class _Maker:
                 writeback = lines[before[-1].line - 1]
                 lines[before[-1].line - 1] = ""
                 lines[i.line - 1] = f"\t{i.text}\n{writeback}"
-                yield Mutant(Operator.PUBLISH_EARLY, i.line, i.text, "(before the writeback)", "\n".join(lines) + "\n")
+                yield self._mutant(Operator.PUBLISH_EARLY, i, "(before the writeback)", lines)
 
 
-def mutants_of(isa: str, kernel: str) -> list[Mutant]:
-    """All mutants of a kernel, in program order by operator of each line."""
-    return list(_Maker(isa, kernel).all())
+def mutants_of(kernel: ProvedKernel) -> list[Mutant]:
+    """All mutants of a kernel, in program order by operator of each line; texts that are equal once."""
+    return list({mutant.isa: mutant for mutant in _Maker(kernel).all()}.values())
+
+
+def pipeline_mutants(pipeline: Pipeline) -> list[Mutant]:
+    """The mutants of all kernels of a pipeline, kernel by kernel."""
+    return [mutant for kernel in pipeline.kernels() for mutant in mutants_of(kernel)]

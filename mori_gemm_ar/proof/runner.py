@@ -14,7 +14,6 @@ from functools import cache
 from hashlib import sha256
 from importlib.resources import files
 
-from mori_gemm_ar.emulator.adversary import DEFAULT_ADVERSARY, Adversary
 from mori_gemm_ar.errors import (
     CollectiveError,
     DeadlockError,
@@ -22,8 +21,9 @@ from mori_gemm_ar.errors import (
     IsaError,
     MoriGemmArError,
 )
-from mori_gemm_ar.proof.mutants import Mutant, Operator, mutants_of
-from mori_gemm_ar.proof.pipelines import Codes, Pipeline, WrongResult, mutated, original, pipeline_named
+from mori_gemm_ar.proof.mutants import Mutant, Operator, pipeline_mutants
+from mori_gemm_ar.proof.pipelines import Codes, Pipeline, WrongResult, kernel_named, mutated, original
+from mori_gemm_ar.proof.registry import pipeline_named
 
 # Seeds that a mutant may live through before it counts as a survivor.
 MUTANT_SEEDS = 6
@@ -72,12 +72,10 @@ def _classify(error: Exception) -> Catcher:
     raise error
 
 
-def observe(
-    pipeline: Pipeline, seed: int, codes: Codes, adversary: Adversary | None = DEFAULT_ADVERSARY
-) -> tuple[Catcher, str] | None:
+def observe(pipeline: Pipeline, seed: int, codes: Codes) -> tuple[Catcher, str] | None:
     """Exercise a pipeline; None when nothing was noticed."""
     try:
-        pipeline.exercise(seed, codes, adversary)
+        pipeline.exercise(seed, codes)
     except (WrongResult, MoriGemmArError) as error:
         return _classify(error), str(error).splitlines()[0]
     return None
@@ -97,7 +95,8 @@ def isa_hash(isa: str) -> str:
 
 def equivalence(pipeline: Pipeline, mutant: Mutant) -> str | None:
     """The written reason why a mutant changes nothing, if there is one for exactly this text, line and operator."""
-    return _equivalents().get((isa_hash(pipeline.code().isa), mutant.line, mutant.operator.value))
+    isa = kernel_named(pipeline, mutant.kernel).code.isa
+    return _equivalents().get((isa_hash(isa), mutant.line, mutant.operator.value))
 
 
 # ---- mutants -------------------------------------------------------------------------------------------------
@@ -105,7 +104,7 @@ def _audit(pipeline: Pipeline, mutant: Mutant) -> str | None:
     """The first rule that the mutant breaks."""
     from mori_gemm_ar.audit import audit_text
 
-    report = audit_text(mutant.isa, pipeline.config)
+    report = audit_text(mutant.isa, kernel_named(pipeline, mutant.kernel).config)
     for rule in report.rules:
         if not rule.ok:
             return f"{rule.name}: {rule.findings[0].why}" if rule.findings else rule.name
@@ -113,13 +112,13 @@ def _audit(pipeline: Pipeline, mutant: Mutant) -> str | None:
 
 
 def try_mutant(pipeline: Pipeline, mutant: Mutant, seeds: Sequence[int]) -> list[Verdict]:
-    """Apply a mutant to one rank and to all; one verdict for each."""
+    """Apply a mutant to one rank and, where there are more, to all; one verdict for each."""
 
     def verdict(ranks: str, catcher: Catcher, seed: int, detail: str) -> Verdict:
         return Verdict(pipeline.name, mutant.name, mutant.original, mutant.changed, ranks, catcher, seed, detail)
 
-    world = pipeline.config.world
-    choices = {"one": frozenset({world // 2}), "all": frozenset(range(world))}
+    everyone = frozenset(range(pipeline.world))
+    choices = {"all": everyone} if pipeline.world == 1 else {"one": frozenset({pipeline.world // 2}), "all": everyone}
     # A wait for a register result is not needed by any other thread: only dataflow can tell.
     static_first = mutant.operator in (Operator.DROP_WAIT, Operator.LOOSEN_WAIT)
     broken = _audit(pipeline, mutant) if static_first else None
@@ -140,7 +139,7 @@ def _try_on(
     verdict: Callable[[str, Catcher, int, str], Verdict],
 ) -> Verdict:
     for seed in seeds:
-        noticed = observe(pipeline, seed, mutated(mutant.isa, chosen))
+        noticed = observe(pipeline, seed, mutated(mutant.kernel, mutant.isa, chosen))
         if noticed is not None:
             return verdict(ranks, noticed[0], seed, noticed[1])
     broken = _audit(pipeline, mutant)
@@ -174,22 +173,17 @@ def tasks_for(pipelines: Sequence[Pipeline], seeds: int, *, per_pipeline: bool) 
     """All mutants of all pipelines, and clean seeds: `seeds` for each pipeline, or spread over all of them."""
     tasks = []
     for number, pipeline in enumerate(pipelines):
-        code = pipeline.code()
-        names = [m.name for m in _unique(mutants_of(code.isa, code.kernel))]
+        # A name can stand for two mutants: a scope can be weakened in more than one step.
+        names = dict.fromkeys(mutant.name for mutant in pipeline_mutants(pipeline))
         tasks += [Task(pipeline.name, name, tuple(range(MUTANT_SEEDS))) for name in names]
         clean = range(seeds) if per_pipeline else range(number, seeds, len(pipelines))
         tasks += [Task(pipeline.name, "", (seed,)) for seed in clean]
     return tasks
 
 
-def _unique(mutants: Sequence[Mutant]) -> list[Mutant]:
-    return list({m.isa: m for m in mutants}.values())
-
-
 def find_mutants(pipeline: Pipeline, name: str) -> list[Mutant]:
     """The mutants of that name; a scope can be weakened in more than one step."""
-    code = pipeline.code()
-    return [m for m in _unique(mutants_of(code.isa, code.kernel)) if m.name == name]
+    return [mutant for mutant in pipeline_mutants(pipeline) if mutant.name == name]
 
 
 def work(task: Task) -> list[Verdict]:
@@ -255,7 +249,7 @@ def prove(
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Summary:
     """Prove pipelines: every mutant has to be noticed, and no clean seed may be."""
-    tasks = _unique_tasks(tasks_for(pipelines, seeds, per_pipeline=per_pipeline))
+    tasks = tasks_for(pipelines, seeds, per_pipeline=per_pipeline)
     verdicts: list[Verdict] = []
     alarms: list[Verdict] = []
     clean = 0
@@ -267,10 +261,6 @@ def prove(
             clean += not found
         progress(done, len(tasks))
     return Summary(tuple(verdicts), tuple(alarms), clean)
-
-
-def _unique_tasks(tasks: Sequence[Task]) -> list[Task]:
-    return list(dict.fromkeys(tasks))
 
 
 def _results(tasks: Sequence[Task], workers: int) -> Iterator[tuple[Task, list[Verdict]]]:

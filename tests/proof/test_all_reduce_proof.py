@@ -9,31 +9,45 @@ from dataclasses import replace
 import pytest
 
 from mori_gemm_ar.errors import CollectiveTimeout, RaceError
-from mori_gemm_ar.proof import PIPELINES, Catcher, Mutant, Operator, mutants_of, pipeline_named, run_clean, try_mutant
-from mori_gemm_ar.proof.pipelines import WrongResult, mutated, original
+from mori_gemm_ar.proof import (
+    Catcher,
+    Mutant,
+    Operator,
+    WrongResult,
+    mutated,
+    original,
+    pipeline_mutants,
+    pipeline_named,
+    run_clean,
+    try_mutant,
+)
+from mori_gemm_ar.proof.all_reduce import ALL_REDUCES, AllReducePipeline
 from mori_gemm_ar.proof.runner import MUTANT_SEEDS, Summary, Verdict, find_mutants
 
 SMALL = ["lsa-1stage-w2", "lsa-2stage-w2", "lsa-2stage-w3"]
 SEEDS = range(MUTANT_SEEDS)
 
 
+def all_reduce(name: str) -> AllReducePipeline:
+    return next(pipeline for pipeline in ALL_REDUCES if pipeline.name == name)
+
+
 def mutants(pipeline: str, operator: Operator) -> list[Mutant]:
-    code = pipeline_named(pipeline).code()
-    found = [m for m in mutants_of(code.isa, code.kernel) if m.operator is operator]
+    found = [m for m in pipeline_mutants(pipeline_named(pipeline)) if m.operator is operator]
     assert found, f"{pipeline} has no {operator.value}"
     return found
 
 
-@pytest.mark.parametrize("pipeline", [p.name for p in PIPELINES])
+@pytest.mark.parametrize("pipeline", [p.name for p in ALL_REDUCES])
 def test_the_shipped_code_is_clean(pipeline: str) -> None:
     assert run_clean(pipeline_named(pipeline), seed=11) is None
 
 
 @pytest.mark.parametrize("pipeline", SMALL)
 def test_functional_mode_is_blind_to_a_dropped_writeback_and_weak_mode_is_not(pipeline: str) -> None:
-    unwatched = replace(pipeline_named(pipeline), races=False)
+    unwatched = replace(all_reduce(pipeline), races=False)
     for mutant in mutants(pipeline, Operator.DROP_WRITEBACK):
-        codes = mutated(mutant.isa, frozenset(range(8)))
+        codes = mutated(mutant.kernel, mutant.isa, frozenset(range(8)))
         unwatched._calls(0, codes, None)
         with pytest.raises((WrongResult, CollectiveTimeout)):
             unwatched.exercise(0, codes)
@@ -54,7 +68,7 @@ def test_functional_mode_is_blind_to_a_dropped_writeback_and_weak_mode_is_not(pi
 def test_the_race_detector_needs_no_weak_memory(pipeline: str, operator: Operator, missing: str) -> None:
     for mutant in mutants(pipeline, operator):
         with pytest.raises(RaceError, match=f"race on window of rank .*{missing}"):
-            pipeline_named(pipeline).exercise(0, mutated(mutant.isa, frozenset({0})), None)
+            pipeline_named(pipeline).exercise(0, mutated(mutant.kernel, mutant.isa, frozenset({0})), None)
 
 
 @pytest.mark.parametrize("pipeline", SMALL)
@@ -83,9 +97,9 @@ def test_a_late_epoch_is_not_an_early_one() -> None:
 
 def test_mutants_have_replayable_names_and_change_one_place() -> None:
     pipeline = pipeline_named("lsa-2stage-w4")
-    code = pipeline.code()
-    for mutant in mutants_of(code.isa, code.kernel):
-        before, after = code.isa.splitlines(), mutant.isa.splitlines()
+    (kernel,) = pipeline.kernels()
+    for mutant in pipeline_mutants(pipeline):
+        before, after = kernel.code.isa.splitlines(), mutant.isa.splitlines()
         changed = [n for n, (a, b) in enumerate(zip(before, after, strict=False), start=1) if a != b]
         assert changed, mutant.name
         if mutant.operator is not Operator.PUBLISH_EARLY:
@@ -95,11 +109,11 @@ def test_mutants_have_replayable_names_and_change_one_place() -> None:
 
 def test_a_summary_fails_on_survivors_and_false_alarms() -> None:
     def verdict(ranks: str, catcher: Catcher) -> Verdict:
-        return Verdict("p", "drop-barrier@9", "s_barrier", "(deleted)", ranks, catcher, 3, "why")
+        return Verdict("p", "all-reduce:drop-barrier@9", "s_barrier", "(deleted)", ranks, catcher, 3, "why")
 
     one, everyone = verdict("one", Catcher.SURVIVED), verdict("all", Catcher.NUMERICS)
     assert Summary((one, everyone), (), 5).line == "killed 1/1, equivalent 0, survivors 0, seeds 5 clean"
     assert Summary((one, everyone), (), 5).ok
     assert not Summary((one,), (), 5).ok
     assert not Summary((everyone,), (one,), 5).ok
-    assert "--pipeline p --mutant drop-barrier@9 --seed 3" in one.replay
+    assert "--pipeline p --mutant all-reduce:drop-barrier@9 --seed 3" in one.replay

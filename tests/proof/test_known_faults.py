@@ -19,8 +19,8 @@ from mori_gemm_ar.emulator.races import RaceDetector
 from mori_gemm_ar.emulator.weak import WeakMemory
 from mori_gemm_ar.errors import CollectiveError, RaceError
 from mori_gemm_ar.layout.allreduce import CONTROL
-from mori_gemm_ar.proof import Operator, mutants_of, pipeline_named
-from mori_gemm_ar.proof.pipelines import WrongResult, mutated
+from mori_gemm_ar.proof import Operator, ProvedKernel, WrongResult, mutants_of, mutated, pipeline_named
+from mori_gemm_ar.proof.all_reduce import KERNEL
 from mori_gemm_ar.runtime import LocalWorld, RankContext
 from tests.kernel.isa_builder import known, submit
 from tests.proof.litmus import kernel
@@ -36,22 +36,26 @@ def changed(isa: str, pattern: str, replacement: str) -> str:
     return text
 
 
+def kernel_of_pipeline(name: str) -> ProvedKernel:
+    (kernel,) = pipeline_named(name).kernels()
+    return kernel
+
+
 def failed_rules(pipeline: str, isa: str) -> tuple[str, ...]:
-    return audit_text(isa, pipeline_named(pipeline).config).failed
+    return audit_text(isa, kernel_of_pipeline(pipeline).config).failed
 
 
 def test_l1_a_deleted_poll() -> None:
     """The compiler removed the loop: the audit sees it without running, and a late rank shows it."""
     pipeline = pipeline_named("lsa-1stage-w2")
-    code = pipeline.code()
-    (mutant,) = (m for m in mutants_of(code.isa, code.kernel) if m.operator is Operator.SKIP_POLL)
+    (mutant,) = (m for m in mutants_of(kernel_of_pipeline(pipeline.name)) if m.operator is Operator.SKIP_POLL)
     assert "wait_loops" in failed_rules(pipeline.name, mutant.isa)
     with pytest.raises(NOTICED):
-        pipeline.exercise(0, mutated(mutant.isa, EVERYONE))
+        pipeline.exercise(0, mutated(KERNEL, mutant.isa, EVERYONE))
 
 
 def test_l1_a_plain_load_in_the_poll() -> None:
-    code = pipeline_named("lsa-1stage-w2").code()
+    code = kernel_of_pipeline("lsa-1stage-w2").code
     plain = changed(code.isa, r"(global_load_dwordx2 .*off) sc0 sc1", r"\1")
     assert "wait_loops" in failed_rules("lsa-1stage-w2", plain)
 
@@ -119,7 +123,7 @@ def test_l3_data_of_a_block_that_nobody_waited_for() -> None:
 
 def test_l9_a_second_release() -> None:
     """The counter or the leader's writeback is the release; one more in every wave only costs."""
-    code = pipeline_named("lsa-2stage-w2").code()
+    code = kernel_of_pipeline("lsa-2stage-w2").code
     twice = changed(code.isa, r"(\ts_barrier\n\ts_cbranch_scc1)", r"\tbuffer_wbl2 sc0 sc1\n\ts_waitcnt vmcnt(0)\n\1")
     assert "one_release" in failed_rules("lsa-2stage-w2", twice)
 
@@ -127,11 +131,11 @@ def test_l9_a_second_release() -> None:
 def test_case_1_no_exit_barrier() -> None:
     """A rank that leaves at once lets its caller overwrite what a peer still reads."""
     pipeline = pipeline_named("lsa-1stage-w2")
-    without = changed(pipeline.code().isa, r"s_cmp_lt_u32 (s\d+), 2\n", r"s_cmp_lt_u32 \1, 1\n")
+    without = changed(kernel_of_pipeline(pipeline.name).code.isa, r"s_cmp_lt_u32 (s\d+), 2\n", r"s_cmp_lt_u32 \1, 1\n")
 
     def six_seeds() -> None:
         for seed in range(6):
-            pipeline.exercise(seed, mutated(without, EVERYONE))
+            pipeline.exercise(seed, mutated(KERNEL, without, EVERYONE))
 
     with pytest.raises(NOTICED):
         six_seeds()
@@ -168,24 +172,21 @@ def test_case_2_flags_that_overlap_another_size() -> None:
 @pytest.mark.parametrize("broken", [False, True])
 def test_case_7_an_epoch_compared_without_its_wrap(broken: bool) -> None:
     """seen < expected as unsigned numbers instead of the sign of their difference fails where the counter wraps."""
-    pipeline = pipeline_named("lsa-1stage-w2")
-    isa = pipeline.code().isa
+    kernel = kernel_of_pipeline("lsa-1stage-w2")
+    config = kernel.config
     unsigned = changed(
-        isa,
+        kernel.code.isa,
         r"v_sub_u32_e32 (v\d+), (v\d+), (v\d+)\n(\t)v_and_b32_e32 (v\d+), (s\d+), \1\n",
         r"v_cmp_lt_u32_e32 vcc, \2, \3\n\4v_cndmask_b32_e64 \1, 0, -1, vcc\n\4v_and_b32_e32 \5, \6, \1\n",
     )
 
     def rank(context: RankContext) -> None:
-        with AllReduceOp.create(
-            context, 65536, dtypes=(torch.bfloat16,), timeout_s=0.05, stage=pipeline.config.stage
-        ) as op:
+        with AllReduceOp.create(context, 65536, dtypes=(torch.bfloat16,), timeout_s=0.05, stage=config.stage) as op:
             context.exchange("before", None)
             op._start_epoch(2**32 - 4)
             context.exchange("after", None)
             if broken:
-                config = pipeline.config
-                op._codes[config] = mutated(unsigned, EVERYONE)(context.rank, op._codes[config])
+                op._codes[config] = mutated(KERNEL, unsigned, EVERYONE)(context.rank, KERNEL, op._codes[config])
             for call in range(8):
                 if context.rank == call % 2:
                     context.sleep(0.01)

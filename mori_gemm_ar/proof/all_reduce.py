@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 mori_gemm_ar contributors
+"""Pipelines of the load/store all-reduce.
+
+A scenario is at least three back-to-back calls with new data and a changed size, one of them over nine workgroups;
+the caller overwrites its input as soon as a call returns. In further ones a rank stays away or makes another call, so
+that the failure path runs too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from mori_gemm_ar.ar import AllReduceOp
+from mori_gemm_ar.emulator import Node
+from mori_gemm_ar.emulator.adversary import DEFAULT_ADVERSARY, Adversary
+from mori_gemm_ar.emulator.races import RaceDetector
+from mori_gemm_ar.emulator.weak import WeakMemory
+from mori_gemm_ar.errors import CollectiveError, CollectiveMismatch, CollectiveTimeout
+from mori_gemm_ar.layout import AllReduceConfig, DType, Stage
+from mori_gemm_ar.layout.allreduce import ERROR_WORDS, ErrorStatus, ErrorWord
+from mori_gemm_ar.proof.pipelines import Codes, ProvedKernel, WrongResult
+from mori_gemm_ar.runtime import LocalWorld, RankContext
+
+KERNEL = "all-reduce"
+_TORCH = {DType.BF16: torch.bfloat16, DType.FP16: torch.float16, DType.FP32: torch.float32}
+_PACK = 16
+
+
+@dataclass(frozen=True, slots=True)
+class AllReducePipeline:
+    """The load/store all-reduce of one configuration. `races`: run it under the race detector."""
+
+    name: str
+    config: AllReduceConfig
+    races: bool = True
+
+    @property
+    def world(self) -> int:
+        """Ranks."""
+        return self.config.world
+
+    def kernels(self) -> tuple[ProvedKernel, ...]:
+        """The one kernel."""
+        return (ProvedKernel.shipped(KERNEL, self.config),)
+
+    def sizes(self) -> tuple[int, ...]:
+        """Elements of the calls: two workgroups, nine with a ragged tail, one, none."""
+        config = self.config
+        slices = config.world if config.stage is Stage.TWO else 1
+        per_pack = _PACK // config.dtype.nbytes
+        packs = 8 * config.threads + 70
+        return (
+            (config.threads + 9) * slices * per_pack,
+            packs * slices * per_pack + 3,
+            40 * per_pack + 1,
+        )
+
+    def exercise(self, seed: int, codes: Codes, adversary: Adversary | None = DEFAULT_ADVERSARY) -> None:
+        """Run the scenarios; see `Pipeline`."""
+        self._calls(seed, codes, adversary)
+        self._failures(seed, codes, adversary)
+
+    # ---- scenarios -------------------------------------------------------------------------------------------
+    def _world(self, seed: int, adversary: Adversary | None) -> LocalWorld:
+        def node(gpus: int) -> Node:
+            memory = None if adversary is None else WeakMemory(seed, adversary)
+            return Node(gpus, memory=memory, races=RaceDetector() if self.races else None)
+
+        return LocalWorld(self.config.world, seed, node=node)
+
+    def _op(self, context: RankContext, codes: Codes, timeout_s: float) -> AllReduceOp:
+        config = self.config
+        op = AllReduceOp.create(
+            context,
+            max(self.sizes()) * config.dtype.nbytes,
+            timeout_s=timeout_s,
+            stage=config.stage,
+            dtypes=(_TORCH[config.dtype],),
+        )
+        # After the self-test, which would otherwise catch most mutants before the calls do.
+        op._codes[config] = codes(context.rank, KERNEL, op._codes[config])
+        return op
+
+    def _data(self, seed: int, call: int, rank: int, numel: int) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(seed * 1009 + call * 31 + rank)
+        return torch.randn(numel, generator=generator).to(_TORCH[self.config.dtype])
+
+    def _expected(self, seed: int, call: int, numel: int) -> torch.Tensor:
+        total = self._data(seed, call, 0, numel).float()
+        for rank in range(1, self.config.world):
+            total = total + self._data(seed, call, rank, numel).float()
+        return total.to(_TORCH[self.config.dtype])
+
+    def _calls(self, seed: int, codes: Codes, adversary: Adversary | None) -> None:
+        def rank_body(context: RankContext) -> list[torch.Tensor]:
+            with self._op(context, codes, timeout_s=1.0) as op:
+                results = []
+                for call, numel in enumerate(self.sizes()):
+                    x = self._data(seed, call, context.rank, numel)
+                    results.append(op(x, torch.full_like(x, float("nan"))))
+                    x.fill_(float("nan"))
+                return results
+
+        results = self._world(seed, adversary).run(rank_body)
+        for call, numel in enumerate(self.sizes()):
+            expected = self._expected(seed, call, numel)
+            for rank in range(self.config.world):
+                self._compare(results[rank][call], expected, f"call {call}, rank {rank}")
+
+    def _compare(self, result: torch.Tensor, expected: torch.Tensor, where: str) -> None:
+        if not torch.equal(result.view(torch.int8), expected.view(torch.int8)):
+            wrong = torch.nonzero(result != expected).flatten()
+            first = int(wrong[0]) if len(wrong) else -1
+            raise WrongResult(f"{where}: {len(wrong)} elements differ, the first is {first}")
+
+    def _failures(self, seed: int, codes: Codes, adversary: Adversary | None) -> None:
+        """The last rank stays away, then makes another call: the others name it, in a record complete for the host."""
+        odd = self.config.world - 1
+
+        def rank_body(context: RankContext, *, calls: bool) -> None:
+            op = self._op(context, codes, timeout_s=0.01)
+            watch = _RecordWatch(context, op)
+            expected = CollectiveMismatch if calls else CollectiveTimeout
+            try:
+                if context.rank != odd or calls:
+                    op(self._data(seed, 0, context.rank, 100 if context.rank != odd else 2000))
+                    raise WrongResult(f"rank {context.rank} returned although rank {odd} made another call or none")
+                op.target.synchronize()
+            except (CollectiveTimeout, CollectiveMismatch) as error:
+                if context.rank != odd:
+                    watch.require(error, expected, odd)
+            finally:
+                watch.stop()
+                with contextlib.suppress(CollectiveError):
+                    op.close()
+
+        for calls in (False, True):
+            self._world(seed, adversary).run(partial(rank_body, calls=calls))
+
+
+class _RecordWatch:
+    """Looks at the error record from the host's side whenever the node has run a round."""
+
+    def __init__(self, context: RankContext, op: AllReduceOp) -> None:
+        window = op._require_window()
+        self._context, self._address = context, window.at("error")
+        self._seen = False
+        self._incomplete = ""
+        context.node.watchers.append(self._look)
+
+    def _look(self) -> None:
+        node = self._context.node
+        record = node.memory.host_view(self._address, 4 * ERROR_WORDS)
+        words = [int.from_bytes(record[i : i + 4], "little") for i in range(0, len(record), 4)]
+        if words[ErrorWord.STATUS] == ErrorStatus.NONE:
+            return
+        self._seen |= not node.idle(self._context.rank)
+        covered = [ErrorWord.EXPECTED_EPOCH, ErrorWord.EXPECTED_TAG]
+        if words[ErrorWord.STATUS] == ErrorStatus.MISMATCH:
+            covered += [ErrorWord.SEEN_EPOCH, ErrorWord.SEEN_TAG]
+        if any(words[word] == 0 for word in covered):
+            self._incomplete = f"status {words[0]} came before the words that it covers: {words}"
+
+    def require(self, error: CollectiveError, kind: type[CollectiveError], peer: int) -> None:
+        """Raise `WrongResult` unless the error is right and its record was complete while the kernel still ran."""
+        if not isinstance(error, kind) or f"rank {peer}" not in str(error):
+            raise WrongResult(f"expected {kind.__name__} naming rank {peer}, got {type(error).__name__}: {error}")
+        if self._incomplete:
+            raise WrongResult(self._incomplete)
+        if not self._seen:
+            raise WrongResult("the host saw the error record only after the kernel had ended")
+
+    def stop(self) -> None:
+        """Stop looking."""
+        self._context.node.watchers.remove(self._look)
+
+
+ALL_REDUCES = tuple(
+    AllReducePipeline(f"lsa-{stage.value}stage-w{world}", AllReduceConfig(world, DType.BF16, stage))
+    for world in (2, 3, 4, 8)
+    for stage in Stage
+)
