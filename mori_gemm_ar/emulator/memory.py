@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mori_gemm_ar.emulator.engine_memory import EngineMemory
 from mori_gemm_ar.emulator.memory_ops import Access
 from mori_gemm_ar.emulator.regions import RegionTable
 from mori_gemm_ar.errors import EmulatorError, MemoryFault
@@ -104,7 +105,7 @@ def from_rows(rows: list[np.ndarray], access: Access) -> np.ndarray:
     return rows[0].astype(_TYPES[access.nbytes])
 
 
-class FunctionalMemory:
+class FunctionalMemory(EngineMemory):
     """Global memory of the node in functional mode."""
 
     weak = False

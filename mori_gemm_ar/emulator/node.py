@@ -13,6 +13,8 @@ from typing import Protocol
 import numpy as np
 
 from mori_gemm_ar.emulator.allocator import keep_freed_pages
+from mori_gemm_ar.emulator.engine_settings import EngineSettings
+from mori_gemm_ar.emulator.engines import Engines
 from mori_gemm_ar.emulator.memory import FunctionalMemory
 from mori_gemm_ar.emulator.observer import Observer
 from mori_gemm_ar.emulator.pool import Pool
@@ -158,7 +160,7 @@ class Node:
 
     residency: workgroups of one kernel that a GPU holds at a time. window: waves that one NumPy operation covers.
     clock: virtual unless given. races: a `RaceDetector`, to have every access checked. A GPU is any number that
-    `submit` names. Not thread-safe: one caller drives it.
+    `submit` names. engines: how its copy engines behave. Not thread-safe: one caller drives it.
     """
 
     def __init__(
@@ -170,6 +172,7 @@ class Node:
         memory: FunctionalMemory | None = None,
         clock: Clock | None = None,
         races: Observer | None = None,
+        engines: EngineSettings | None = None,
     ) -> None:
         keep_freed_pages()
         self.gpus, self.residency, self.window = gpus, residency, window
@@ -184,6 +187,7 @@ class Node:
         self._dispatches: dict[int, list[Dispatch]] = {}
         self._idle_ticks = 0
         self.races.attach(self)
+        self.engines = Engines(self, engines or EngineSettings())
 
     # ---- work ------------------------------------------------------------------------------------------------
     def submit(self, gpu: int, launch: KernelLaunch, stream: int = 0) -> None:
@@ -194,7 +198,7 @@ class Node:
         self._streams.setdefault((gpu, stream), _Stream()).queue.append(launch)
 
     def idle(self, gpu: int | None = None, stream: int | None = None) -> bool:
-        """Whether the given streams have nothing queued or running."""
+        """Whether the given streams have nothing queued or running. Engines may go on after the kernels."""
         return all(
             not s.queue and s.running is None
             for (g, n), s in self._streams.items()
@@ -242,7 +246,8 @@ class Node:
         for watch in list(self.watchers):
             watch()
         moved |= self._complete()
-        if moved or self.memory.idle_round():
+        moved |= self.engines.step()
+        if moved or self.memory.idle_round() or self.engines.idle_round():
             self._idle_ticks = 0
             self.clock.advance()
         else:
@@ -262,6 +267,7 @@ class Node:
         self._pools.clear()
         self._dispatches.clear()
         self._streams.clear()
+        self.engines.release()
 
     # ---- parts of a step -------------------------------------------------------------------------------------
     def _start(self) -> bool:
@@ -353,4 +359,5 @@ class Node:
                 lines += [f"  {line}" for line in waiting[:64]]
                 if len(waiting) > 64:
                     lines.append(f"  and {len(waiting) - 64} more waves")
+        lines += self.engines.report()
         return "\n".join(lines)

@@ -12,6 +12,7 @@ from mori_gemm_ar.emulator.group import Group
 if TYPE_CHECKING:
     from mori_gemm_ar.emulator.node import Dispatch, KernelLaunch, Node
     from mori_gemm_ar.emulator.pool import Pool
+    from mori_gemm_ar.emulator.races.engine import EngineAgent
 
 
 class Observer:
@@ -19,6 +20,10 @@ class Observer:
 
     group: type[Group] = Group
     waits = False
+
+    def engine(self, name: str, gpu: int) -> EngineAgent | None:
+        """Whom a copy engine of a GPU tells of its accesses."""
+        return None
 
     def attach(self, node: Node) -> None:
         """The node exists, and has run nothing yet."""

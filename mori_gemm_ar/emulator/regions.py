@@ -13,7 +13,7 @@ class MemoryRegion:
     """`nbytes` bytes at `address`. `home` is the GPU whose memory it is, or None for the host.
 
     `parts` names sub-ranges as (offset, nbytes, name), for reports. `symmetric`: other GPUs reach it; `constant`: no
-    kernel writes it.
+    kernel writes it; `uncached`: no cache holds it, so engines and kernels see each other's stores once they are done.
     """
 
     name: str
@@ -23,6 +23,7 @@ class MemoryRegion:
     parts: tuple[tuple[int, int, str], ...] = ()
     symmetric: bool = False
     constant: bool = False
+    uncached: bool = False
 
     @property
     def end(self) -> int:
@@ -44,7 +45,8 @@ def _union(run: list[tuple[int, MemoryRegion]]) -> MemoryRegion:
     start, end = min(r.address for _, r in run), max(r.end for _, r in run)
     shift = oldest.address - start
     parts = tuple((offset + shift, nbytes, name) for offset, nbytes, name in oldest.parts)
-    return MemoryRegion(oldest.name, start, end - start, oldest.home, parts, oldest.symmetric, oldest.constant)
+    flags = (oldest.symmetric, oldest.constant, oldest.uncached)
+    return MemoryRegion(oldest.name, start, end - start, oldest.home, parts, *flags)
 
 
 class RegionTable:
@@ -55,6 +57,7 @@ class RegionTable:
         self._starts: list[int] = []
         self._regions: list[MemoryRegion] = []
         self.version = 0
+        self.uncached = 0  # how many of what was added
 
     def add(self, region: MemoryRegion) -> None:
         """Make a region known until it is removed as often as it was added."""
@@ -62,6 +65,7 @@ class RegionTable:
             return
         alone = not self._shared(region)
         self._added.append(region)
+        self.uncached += region.uncached
         if alone:
             at = bisect.bisect_left(self._starts, region.address)
             self._starts.insert(at, region.address)
@@ -75,6 +79,7 @@ class RegionTable:
         if region not in self._added:
             return
         self._added.remove(region)
+        self.uncached -= region.uncached
         if self._shared(region):
             self._merge()
         else:

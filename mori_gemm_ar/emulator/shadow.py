@@ -188,8 +188,8 @@ class ShadowTable:
         return list(self._shadows.values())
 
     def of(self, region: MemoryRegion) -> Shadow | None:
-        """The shadow of a region; constant memory has none."""
-        if region.constant:
+        """The shadow of a region; memory that is constant or in no cache has none."""
+        if region.constant or region.uncached:
             return None
         found = self._shadows.get(region.address)
         if found is None:

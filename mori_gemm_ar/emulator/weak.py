@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mori_gemm_ar.emulator.adversary import DEFAULT_ADVERSARY, Adversary, CacheDomain, Scheduling
+from mori_gemm_ar.emulator.engine_memory import WeakEngineMemory
 from mori_gemm_ar.emulator.held import HeldOperation, HeldOperations, Kind
 from mori_gemm_ar.emulator.memory import FunctionalMemory, from_rows, to_rows
 from mori_gemm_ar.emulator.memory_ops import SC0, SC1, Access
@@ -30,7 +31,7 @@ _NO_ACCESS = Access(4, 1)
 _POISON = 0xFF  # NaN in every format that is copied
 
 
-class WeakMemory(FunctionalMemory):
+class WeakMemory(WeakEngineMemory, FunctionalMemory):
     """Global memory of the node in weak mode. `seed` fixes every choice."""
 
     weak = True
@@ -233,6 +234,7 @@ class WeakMemory(FunctionalMemory):
             self.landed(h.pool, h.wave, h.address)
         for part in self.shadows.parts(h.pool, h.wave, h.address, h.access.nbytes):
             self._write_part(h.pool, part, h.wave, h.address, h.access, h.items, h.policy)
+        self.write_uncached(h)
 
     def _tick(self) -> int:
         self.now += 1

@@ -8,11 +8,12 @@ from mori_gemm_ar.runtime.local_world import LocalWorld, RankContext, RankOutcom
 from mori_gemm_ar.runtime.process_world import ProcessWorld, connect
 from mori_gemm_ar.runtime.resource import Resource, Rollback
 from mori_gemm_ar.runtime.symmetric import Communicator
-from mori_gemm_ar.runtime.target import ErrorRecord, Recording, SymmetricMemory, Target, World
+from mori_gemm_ar.runtime.target import CopyQueues, ErrorRecord, Recording, SymmetricMemory, Target, World
 
 __all__ = [
     "Buffer",
     "Communicator",
+    "CopyQueues",
     "ErrorRecord",
     "Group",
     "Launch",

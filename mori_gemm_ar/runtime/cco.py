@@ -19,6 +19,7 @@ from typing import Any
 
 from mori_gemm_ar.errors import ConfigError
 from mori_gemm_ar.runtime.resource import Resource, Rollback
+from mori_gemm_ar.runtime.target import CopyQueues
 
 DISTRIBUTION = "amd-mori"
 MINIMUM_VERSION = (1, 2, 4)
@@ -163,6 +164,8 @@ class CcoDeviceComm(Resource):
         self.lsa_size: int = LSA_SIZE(handle)
         self.flat_base: int = FLAT_BASE(handle)
         self.per_rank_size: int = PER_RANK_SIZE(handle)
+        self.copy_queues: CopyQueues | None = None
+        self.copy_engine_fault: str | None = None
 
     def _release(self) -> None:
         pass
@@ -202,8 +205,8 @@ class CcoCommunicator:
         with self._guard():
             return CcoHandle(REGISTER_WINDOW(self._comm, ptr, size), CLOSE_WINDOW, self._guard)
 
-    def create_dev_comm(self) -> CcoDeviceComm:
-        """Collective: the device communicator, without network and with one copy-engine queue for each peer.
+    def create_dev_comm(self, queues: int = 0) -> CcoDeviceComm:
+        """Collective: the device communicator, without network, and `queues` copy-engine queues for each peer.
 
         Raises ConfigError when the ranks do not share one flat address range.
         """
@@ -211,7 +214,7 @@ class CcoCommunicator:
         GDA_CONNECTION_TYPE.set(requirements, self._module.GDA_CONNECTION_NONE)
         GDA_SIGNAL_COUNT.set(requirements, 0)
         GDA_COUNTER_COUNT.set(requirements, 0)
-        SDMA_QUEUE_COUNT.set(requirements, 1)  # 0 would mean mori's default, which is more
+        SDMA_QUEUE_COUNT.set(requirements, max(1, queues))  # 0 would mean mori's default, which is more
         with self._guard():
             comm = CcoDeviceComm(CREATE_DEV_COMM(self._comm, requirements))
         self._require_flat(comm)

@@ -124,6 +124,7 @@ class EmulatedTarget:
                     per_rank,
                     backing=backing,
                     meet=self._meet,
+                    engines=host.node.engines,
                 )
 
             agree(host, "reserve symmetric memory", join)

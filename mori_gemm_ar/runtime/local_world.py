@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from mori_gemm_ar.emulator import TICKS_PER_SECOND, Node
+from mori_gemm_ar.emulator import TICKS_PER_SECOND, EngineSettings, Node
 from mori_gemm_ar.errors import CollectiveSetupError, CollectiveTimeout, ConfigError, RendezvousError
 from mori_gemm_ar.layout.terms import MAX_WORLD
 from mori_gemm_ar.runtime.emulated import EmulatedTarget
@@ -250,14 +250,17 @@ class RankOutcome:
 class LocalWorld:
     """`size` emulated GPUs in this process. `seed` fixes the order in which ranks run.
 
-    `run(fn)` calls `fn(context)` once per rank and returns the results in rank order. Each run has a fresh node.
+    `run(fn)` calls `fn(context)` once per rank and returns the results in rank order. Each run has a fresh node, whose
+    copy engines behave as `engines` says.
     """
 
-    def __init__(self, size: int, seed: int = 0, *, node: Callable[[int], Node] = Node) -> None:
+    def __init__(
+        self, size: int, seed: int = 0, *, node: Callable[[int], Node] = Node, engines: EngineSettings | None = None
+    ) -> None:
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise ConfigError(f"size={size!r} must be a positive integer; an op supports up to {MAX_WORLD} ranks")
         self.size, self.seed = size, seed
-        self._make_node = node
+        self._make_node, self._engines = node, engines
         self._scheduler: _Scheduler | None = None
         self._meetings: dict[tuple[str, int], _Meeting] = {}
         self.instructions = 0
@@ -280,6 +283,8 @@ class LocalWorld:
         if self._scheduler is not None:
             raise ConfigError("run must not be nested inside a run of the same LocalWorld")
         node = self._make_node(self.size)
+        if self._engines is not None:
+            node.engines.configure(self._engines)
         scheduler = self._scheduler = _Scheduler(node, self.seed)
         self._meetings.clear()
         try:

@@ -18,11 +18,13 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
-from mori_gemm_ar.emulator import MemoryRegion, RegionTable
+from mori_gemm_ar.emulator import Engines, MemoryRegion, QueueSet, RegionTable
 from mori_gemm_ar.errors import ConfigError
 from mori_gemm_ar.runtime.resource import Resource
+from mori_gemm_ar.runtime.target import CopyQueues
 
 _GRANULE = 4096
+MAX_QUEUES = 8  # to one peer: what amd-mori 1.2.4 gives at most
 
 
 Parts = tuple[tuple[int, int, str], ...]  # offset, bytes and name of each region of a window
@@ -176,17 +178,40 @@ class RegisteredWindow(Resource):
 
 
 class DevCommHandle(Resource):
-    """Facts that kernels need: base and stride of the flat memory, rank and world size."""
+    """Facts that kernels need: base and stride of the flat memory, rank and world size, and copy-engine queues.
 
-    def __init__(self, comm: Communicator) -> None:
+    Queues go away with it, and with what they had not done.
+    """
+
+    def __init__(self, comm: Communicator, engines: Engines | None, queues: int) -> None:
         super().__init__()
         self._comm = comm
         self.rank, self.world_size = comm.rank, comm.nranks
         self.lsa_rank, self.lsa_size = comm.rank, comm.nranks
         self.flat_base, self.per_rank_size = comm.memory.base, comm.memory.per_rank
+        self.copy_queues: CopyQueues | None = None
+        self.copy_engine_fault: str | None = None
+        self._queues: QueueSet | None = None
+        if not queues:
+            return
+        if engines is None:
+            self.copy_engine_fault = "this communicator was made without copy engines"
+        else:
+            self.copy_engine_fault = engines.fault(comm.rank, comm.nranks, queues)
+        if engines is not None and self.copy_engine_fault is None:
+            self._queues = engines.open(comm.rank, comm.nranks, queues)
+            self.copy_queues = CopyQueues(self._queues.table, queues, comm.nranks)
 
     def _release(self) -> None:
+        if self._queues is not None:
+            self._queues.close()
         self._comm._resources.discard(self)
+
+
+def require_queues(queues: int) -> None:
+    """Raise `ConfigError` unless it is a number of queues to each peer."""
+    if not isinstance(queues, int) or isinstance(queues, bool) or not 0 <= queues <= MAX_QUEUES:
+        raise ConfigError(f"queues={queues!r} must be 0..{MAX_QUEUES}: copy-engine queues to each peer")
 
 
 def _nobody() -> None:
@@ -194,11 +219,11 @@ def _nobody() -> None:
 
 
 class Communicator:
-    """Emulated counterpart of `mori.cco.Communicator`, for one rank."""
+    """Emulated counterpart of `mori.cco.Communicator`, for one rank. `engines`: of the node that runs its kernels."""
 
-    def __init__(self, rank: int, memory: FlatRange, meet: Callable[[], None]) -> None:
+    def __init__(self, rank: int, memory: FlatRange, meet: Callable[[], None], engines: Engines | None = None) -> None:
         self.nranks, self.rank, self.memory = memory.nranks, rank, memory
-        self._meet = meet
+        self._meet, self._engines = meet, engines
         self._resources: set[Resource] = set()
         self._next = memory.base + rank * memory.per_rank
         self._destroyed = False
@@ -218,11 +243,12 @@ class Communicator:
         *,
         backing: Backing,
         meet: Callable[[], None],
+        engines: Engines | None = None,
     ) -> Communicator:
         """Collective: join the communicator of `unique_id`, with `per_rank_vmm` bytes for each rank."""
         if per_rank_vmm % _GRANULE:
             raise ConfigError(f"per_rank_vmm={per_rank_vmm} must be a multiple of {_GRANULE}")
-        return cls(rank, backing.join(nranks, rank, unique_id, per_rank_vmm), meet)
+        return cls(rank, backing.join(nranks, rank, unique_id, per_rank_vmm), meet, engines)
 
     def _allocate(self, size: int) -> int:
         start, end = self._next, self._next + -(-size // _GRANULE) * _GRANULE
@@ -251,10 +277,14 @@ class Communicator:
         self._resources.add(window)
         return window
 
-    def create_dev_comm(self) -> DevCommHandle:
-        """Collective: the device communicator; must be closed before the communicator is destroyed."""
+    def create_dev_comm(self, queues: int = 0) -> DevCommHandle:
+        """Collective: the device communicator; must be closed before the communicator is destroyed.
+
+        `queues` copy-engine queues to each rank, this one among them.
+        """
         self._require()
-        handle = DevCommHandle(self)
+        require_queues(queues)
+        handle = DevCommHandle(self, self._engines, queues)
         self._resources.add(handle)
         return handle
 
@@ -271,4 +301,4 @@ class Communicator:
         for resource in list(self._resources):
             resource.close()
         self.memory.leave()
-        self._meet = _nobody  # it leads back to whoever holds this communicator
+        self._meet, self._engines = _nobody, None  # they lead back to whoever holds this communicator

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from mori_gemm_ar.compile.store import CodeForm
@@ -38,8 +39,30 @@ class Memory(Closable, Protocol):
         """Address on this rank's device."""
 
 
+@dataclass(frozen=True, slots=True)
+class CopyQueues:
+    """Queues of this rank's copy engines, as kernels find them.
+
+    `table` is the device address of u64[world * per_peer], addresses of queue handles (layout.copy_queue); queue q to a
+    peer has index peer * per_peer + q. The own rank's entries copy within its GPU on the emulated target;
+    elsewhere they may be 0, so a kernel copies to itself without them.
+    """
+
+    table: int
+    per_peer: int
+    world: int
+
+
 class DeviceComm(Closable, Protocol):
-    """Facts about the flat address range."""
+    """Facts about the flat address range and the copy engines."""
+
+    @property
+    def copy_queues(self) -> CopyQueues | None:
+        """The queues that were asked for; None where there are none."""
+
+    @property
+    def copy_engine_fault(self) -> str | None:
+        """Why there are no queues although some were asked for."""
 
     @property
     def per_rank_size(self) -> int:
@@ -55,8 +78,8 @@ class SymmetricMemory(Protocol):
     def register_window(self, ptr: int, size: int, parts: tuple[tuple[int, int, str], ...] = ()) -> Closable:
         """Let all ranks' kernels reach it. `parts` are (offset, bytes, name) of its regions, for reports."""
 
-    def create_dev_comm(self) -> DeviceComm:
-        """The facts."""
+    def create_dev_comm(self, queues: int = 0) -> DeviceComm:
+        """The facts, and `queues` copy-engine queues to each peer. Ranks may fare differently: compare before use."""
 
     def destroy(self) -> None:
         """Leave, after everything else was closed."""

@@ -55,6 +55,7 @@ AREAS = {
     "": area(lazy_own="errors layout runtime ar op"),
     "errors": area(),
     "layout": area("errors"),
+    "layout.copy_queue": area(),
     "isa": area("errors"),
     "kernels": area("errors layout isa", "flydsl"),
     "compile": area("errors compile.store compile.hsaco", lazy_own="compile.build compile.backend"),
@@ -64,7 +65,7 @@ AREAS = {
     "compile.build": area(
         "errors layout isa kernels audit compile.store compile.backend compile.hsaco", "flydsl torch"
     ),
-    "emulator": area("errors isa", "numpy"),
+    "emulator": area("errors isa layout.copy_queue", "numpy"),
     "audit": area("errors isa"),
     "runtime": area("errors layout isa emulator compile.store", "numpy torch", "compile compile.build", "mori"),
     "model": area("errors layout", "numpy"),

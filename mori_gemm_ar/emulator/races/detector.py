@@ -87,6 +87,12 @@ class RaceDetector(Observer):
         """An agent that is no workgroup, for a model of an engine to report its accesses to."""
         return EngineAgent(self, name, gpu)
 
+    def uncached(self, address: int) -> bool:
+        """Whether no cache holds what is stored there."""
+        regions = self.accesses.ledger.regions
+        region = regions.find(address) if regions.uncached else None
+        return region is not None and region.uncached
+
     def watch_of(self, pool: Pool) -> Watch:
         """State of a pool."""
         return self._watches[id(pool)]

@@ -37,12 +37,22 @@ class EngineAgent:
 
     def read(self, address: int, nbytes: int) -> None:
         """Read data. Raises `RaceError` for what is not ordered before, or still in a cache."""
+        if nbytes < 4:
+            return
         self._races.accesses.load(*self._operation(address, nbytes, data=True), 4)
         self._complete()
 
     def write(self, address: int, nbytes: int) -> None:
         """Write data."""
+        if nbytes < 4:
+            return
         self._races.accesses.store(*self._operation(address, nbytes, data=True), 4)
+        self._complete()
+
+    def add(self, address: int) -> None:
+        """Read-modify-write of a 64-bit word, after everything before it."""
+        op, flat, wave = self._operation(address, 8, data=False)
+        self._races.accesses.atomic(op, flat[:1], wave[:1], 8)
         self._complete()
 
     def signal(self, address: int) -> None:
@@ -54,7 +64,8 @@ class EngineAgent:
 
     def _operation(self, address: int, nbytes: int, *, data: bool) -> tuple[Operation, np.ndarray, np.ndarray]:
         self._clocks.issued += 1
-        flat = np.arange(address, address + nbytes, 4, dtype=np.uint64)
+        # Granules of four bytes; a rest takes no part, as with a wave's accesses.
+        flat = np.arange(address, address + nbytes // 4 * 4, 4, dtype=np.uint64)
         op = Operation(self._clocks, np.zeros(1, np.int64), 0, self._clocks.issued.copy(), Scope.SYSTEM, data)
         return op, flat, np.zeros(len(flat), np.int64)
 

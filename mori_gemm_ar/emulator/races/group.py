@@ -90,7 +90,10 @@ class WatchedGroup(Group):
         self._issue(site)
         flat, wave = self._lanes(k, address)
         if len(flat):
-            self._races.accesses.store(self._operation(site, scope_of(policy)), flat, wave, access.nbytes)
+            operation = self._operation(site, scope_of(policy))
+            if self._races.uncached(int(flat[0])) and not operation.scope:
+                operation.scope, operation.data = Scope.SYSTEM, True  # nothing to write back
+            self._races.accesses.store(operation, flat, wave, access.nbytes)
         super().store(site, k, address, access, rows, policy)
 
     def atomic(self, site: int, k, address, operation: str, wide: bool, data, rows, policy: int) -> None:

@@ -15,8 +15,9 @@ LIBRARY = Path(__file__).with_name("library.ll")
 _TYPES = {"uint32": fx.Uint32, "int64": fx.Int64, "uint64": fx.Uint64, "float32": fx.Float32}
 
 
-def _device_function(name, arguments="", result="void"):
-    extern = link_extern(ffi(f"mga_{name}", arguments.split(), result), bitcode_path=str(LIBRARY))
+def device_function(name, arguments="", result="void", library=LIBRARY):
+    """A function `mga_<name>` of a file of LLVM IR, with the types of its arguments and result."""
+    extern = link_extern(ffi(f"mga_{name}", arguments.split(), result), bitcode_path=str(library))
 
     def call(*values):
         # A bare MLIR value carries no sign: give arguments and result the types that the signature names.
@@ -28,24 +29,24 @@ def _device_function(name, arguments="", result="void"):
     return call
 
 
-load_system_u32 = _device_function("load_system_u32", "int64", "uint32")
-load_system_u64 = _device_function("load_system_u64", "int64", "uint64")
-store_system_u32 = _device_function("store_system_u32", "int64 uint32")
-store_system_u64 = _device_function("store_system_u64", "int64 uint64")
-load_agent_u32 = _device_function("load_agent_u32", "int64", "uint32")
-load_agent_u64 = _device_function("load_agent_u64", "int64", "uint64")
-store_agent_u32 = _device_function("store_agent_u32", "int64 uint32")
-store_agent_u64 = _device_function("store_agent_u64", "int64 uint64")
-release_system = _device_function("release_system")
-acquire_system = _device_function("acquire_system")
-release_agent = _device_function("release_agent")
-acquire_agent = _device_function("acquire_agent")
-arrive_agent = _device_function("arrive_agent", "int64 uint32", "uint32")
-claim_agent = _device_function("claim_agent", "int64 uint32 uint32", "uint32")
-realtime = _device_function("realtime", result="uint64")
-wait_epoch = _device_function("wait_epoch", "int64 uint32 int64", "uint64")
-uniform = _device_function("uniform_u32", "uint32", "uint32")
-pin = _device_function("pin_u32", "uint32", "uint32")
-pin_uniform_u32 = _device_function("pin_uniform_u32", "uint32", "uint32")
-pin_uniform_i64 = _device_function("pin_uniform_u64", "int64", "int64")
-load_scalar_f32 = _device_function("load_scalar_f32", "int64", "float32")
+load_system_u32 = device_function("load_system_u32", "int64", "uint32")
+load_system_u64 = device_function("load_system_u64", "int64", "uint64")
+store_system_u32 = device_function("store_system_u32", "int64 uint32")
+store_system_u64 = device_function("store_system_u64", "int64 uint64")
+load_agent_u32 = device_function("load_agent_u32", "int64", "uint32")
+load_agent_u64 = device_function("load_agent_u64", "int64", "uint64")
+store_agent_u32 = device_function("store_agent_u32", "int64 uint32")
+store_agent_u64 = device_function("store_agent_u64", "int64 uint64")
+release_system = device_function("release_system")
+acquire_system = device_function("acquire_system")
+release_agent = device_function("release_agent")
+acquire_agent = device_function("acquire_agent")
+arrive_agent = device_function("arrive_agent", "int64 uint32", "uint32")
+claim_agent = device_function("claim_agent", "int64 uint32 uint32", "uint32")
+realtime = device_function("realtime", result="uint64")
+wait_epoch = device_function("wait_epoch", "int64 uint32 int64", "uint64")
+uniform = device_function("uniform_u32", "uint32", "uint32")
+pin = device_function("pin_u32", "uint32", "uint32")
+pin_uniform_u32 = device_function("pin_uniform_u32", "uint32", "uint32")
+pin_uniform_i64 = device_function("pin_uniform_u64", "int64", "int64")
+load_scalar_f32 = device_function("load_scalar_f32", "int64", "float32")

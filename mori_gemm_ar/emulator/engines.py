@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 mori_gemm_ar contributors
+"""The copy engines of a node: one for each queue, stepped with the waves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mori_gemm_ar.emulator.engine import CopyEngine, QueueAddresses
+from mori_gemm_ar.emulator.engine_queues import QueueSet
+from mori_gemm_ar.emulator.engine_settings import EngineSettings
+from mori_gemm_ar.errors import ConfigError
+
+if TYPE_CHECKING:
+    from mori_gemm_ar.emulator.node import Node
+
+
+class Engines:
+    """Engines in seeded order. `settings` holds for queues that are opened later."""
+
+    def __init__(self, node: Node, settings: EngineSettings) -> None:
+        self.node, self.settings = node, settings
+        self.random = np.random.default_rng(settings.seed)
+        self._engines: list[CopyEngine] = []
+
+    def configure(self, settings: EngineSettings) -> None:
+        """Other settings. Raises `ConfigError` once there are queues."""
+        if self._engines:
+            raise ConfigError("engines must be set before the first queue is opened; make a new node")
+        self.settings, self.random = settings, np.random.default_rng(settings.seed)
+
+    def fault(self, gpu: int, world: int, per_peer: int) -> str | None:
+        """Why a GPU has no queues, or None."""
+        for index in range(world * per_peer):
+            peer, number = divmod(index, per_peer)
+            if self.settings.faults.hits("absent", gpu, peer, number):
+                return f"queue {number} of rank {gpu} to peer {peer} is absent: EngineFaults.absent names it"
+        return None
+
+    def open(self, gpu: int, world: int, per_peer: int) -> QueueSet:
+        """Queues of one GPU to all ranks."""
+        if world < 1 or per_peer < 1:
+            raise ConfigError(f"world={world} and per_peer={per_peer} must be at least 1")
+        if (why := self.fault(gpu, world, per_peer)) is not None:
+            raise ConfigError(why)
+        return QueueSet(self, gpu, world, per_peer)
+
+    def start(self, gpu: int, peer: int, number: int, addresses: QueueAddresses) -> CopyEngine:
+        """The engine of one queue."""
+        engine = CopyEngine(self.node, self.settings, self.random, (gpu, peer, number), addresses)
+        self._engines.append(engine)
+        return engine
+
+    def stop(self, engine: CopyEngine) -> None:
+        """Forget an engine."""
+        if engine in self._engines:
+            self._engines.remove(engine)
+
+    def step(self) -> bool:
+        """One round. Returns whether any engine moved."""
+        moved = False
+        for engine in self._engines:
+            moved |= engine.step()
+        return moved
+
+    def idle_round(self) -> bool:
+        """Nothing else can move: what may still move does. Returns whether anything did."""
+        moved = False
+        for engine in self._engines:
+            moved |= engine.step(last_moment=True)
+        return moved
+
+    @property
+    def undrained(self) -> bool:
+        """Whether any queue holds work that has not landed."""
+        return any(engine.undrained for engine in self._engines)
+
+    def report(self) -> list[str]:
+        """One line for each queue that holds work."""
+        return [engine.describe() for engine in self._engines if engine.undrained]
+
+    def release(self) -> None:
+        """Forget all engines: they and the node refer to each other."""
+        self._engines.clear()
