@@ -37,7 +37,7 @@ from mori_gemm_ar.layout import DType, Stage
 if TYPE_CHECKING:
     import torch
 
-    from mori_gemm_ar.ar.lsa import AllReduceOp, World
+    from mori_gemm_ar.ar.op import AllReduceOp, World
 
 _TORCH_NAMES = {DType.BF16: "bfloat16", DType.FP16: "float16", DType.FP32: "float32"}
 _BITS = {2: "int16", 4: "int32"}  # torch integer of an element's size, to compare bits
@@ -206,6 +206,8 @@ def _outcome(case: Case, calls: list[list[Verdict]]) -> dict[str, Any]:
 
 
 def _resolution(world: World, op: AllReduceOp, case: Case, dtype: torch.dtype) -> dict[str, Any]:
+    from mori_gemm_ar.layout import AllReduceConfig
+    from mori_gemm_ar.layout.sdma import Transport
     from mori_gemm_ar.runtime import ProcessWorld
 
     numel = case.m * case.n
@@ -217,8 +219,10 @@ def _resolution(world: World, op: AllReduceOp, case: Case, dtype: torch.dtype) -
             "device": op.target.name,
             "ranks": "processes" if isinstance(world, ProcessWorld) else "threads",
             "kernel": plan.config.key,
-            "stage": plan.config.stage.value,
-            "gather": plan.config.gather.value,
+            "backend": plan.transport.value,
+            "stage": plan.config.stage.value if isinstance(plan.config, AllReduceConfig) else 2,
+            "gather": plan.config.gather.value if isinstance(plan.config, AllReduceConfig) else "copied",
+            "queues": op.queues if plan.transport is Transport.SDMA else 0,
             "threads": plan.config.threads,
             "blocks": plan.blocks,
             "in_place": case.in_place,

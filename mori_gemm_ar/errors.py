@@ -40,6 +40,10 @@ class CacheWarning(UserWarning):
     """A cache entry or directory was unusable and was rebuilt or replaced."""
 
 
+class TransportWarning(UserWarning):
+    """Another transport is in force than "auto" would have preferred; the message names the reason."""
+
+
 class RendezvousError(MoriGemmArError, RuntimeError):
     """Ranks did not meet: one is missing, late, or left with an error."""
 

@@ -13,6 +13,10 @@ _PHASES = {
     Phase.ENTRY: "entry barrier (all inputs are there)",
     Phase.MIDDLE: "middle barrier (all slices are reduced)",
     Phase.LEAVE: "exit barrier (all inputs are read)",
+    Phase.SCATTER_PUT: "scatter (its copy engines have sent all slices)",
+    Phase.SCATTER: "scatter (all slices are here)",
+    Phase.GATHER_PUT: "gather (its copy engines have sent its sums)",
+    Phase.GATHER: "gather (all sums are here)",
 }
 
 
@@ -39,6 +43,12 @@ def failure_of(record: bytes, timeout_s: float, absent: dict[int, str] | None = 
         )
     rank, peer, block = words[ErrorWord.RANK], words[ErrorWord.PEER], words[ErrorWord.BLOCK]
     expected, seen = words[ErrorWord.EXPECTED_EPOCH], words[ErrorWord.SEEN_EPOCH]
+    if Phase(words[ErrorWord.PHASE]) in (Phase.SCATTER_PUT, Phase.GATHER_PUT):
+        return CollectiveTimeout(
+            f"rank {rank} waited {timeout_s:g} s for its own copy engine to rank {peer} at the {phase}, "
+            f"call {expected}: the engine is dead, stuck or too slow; create a new op with transport='lsa', or with a larger timeout_s "
+            f"if it is slow"
+        )
     if status == ErrorStatus.TIMEOUT and absent:
         gone = {peer: absent[peer]} if peer in absent else absent
         fates = "; ".join(f"rank {lost} {fate}" for lost, fate in sorted(gone.items()))

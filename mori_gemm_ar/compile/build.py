@@ -24,14 +24,17 @@ from mori_gemm_ar.kernels.gemm.kernel import gemm_kernel
 from mori_gemm_ar.kernels.gemm.small import small_gemm_kernel
 from mori_gemm_ar.kernels.kernel import DeviceKernel
 from mori_gemm_ar.kernels.quantize import quantize_kernel
+from mori_gemm_ar.kernels.sdma import sdma_kernel
 from mori_gemm_ar.layout import AllReduceConfig
 from mori_gemm_ar.layout.gemm import GemmConfig, QuantizeConfig, SmallGemmConfig
+from mori_gemm_ar.layout.sdma import SdmaConfig
 
 _KERNELS: dict[type, Callable[[Any], DeviceKernel]] = {
     AllReduceConfig: all_reduce_kernel,
     GemmConfig: gemm_kernel,
     SmallGemmConfig: small_gemm_kernel,
     QuantizeConfig: quantize_kernel,
+    SdmaConfig: sdma_kernel,
 }
 
 

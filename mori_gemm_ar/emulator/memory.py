@@ -323,7 +323,8 @@ class FunctionalMemory(EngineMemory):
         address = np.ascontiguousarray(np.broadcast_to(address, (g.n,))) & ~np.uint64(3)
         low, high = int(address.min()), int(address.max())
         if self.regions.find(low, high - low + 4 * count) is None:
-            for wave, value in enumerate(address.tolist()):
+            # Waves of one launch share their addresses: few differ.
+            for value, wave in zip(*(found.tolist() for found in np.unique(address, return_index=True)), strict=True):
                 if self.regions.find(value, 4 * count) is None:
                     self.fault(g, site, wave, 0, value, 4 * count)
         offsets = np.arange(count, dtype=np.uint64) * np.uint64(4)

@@ -20,7 +20,7 @@ from mori_gemm_ar.kernels.device.windows import Windows
 from mori_gemm_ar.kernels.kernel import DeviceKernel
 from mori_gemm_ar.layout import PACK_BYTES, AllReduceConfig, DType, Gather, Phase, Stage
 
-_ELEMENTS = {DType.BF16: fx.BFloat16, DType.FP16: fx.Float16, DType.FP32: fx.Float32}
+ELEMENTS = {DType.BF16: fx.BFloat16, DType.FP16: fx.Float16, DType.FP32: fx.Float32}
 _CALLER_ALIGN = 2  # src and dst may be views that start at any element
 _PHASES = {Stage.ONE: (Phase.ENTRY, Phase.LEAVE), Stage.TWO: (Phase.ENTRY, Phase.MIDDLE)}
 _FAILED = 3  # a phase number past the last one
@@ -45,7 +45,7 @@ class AllReduceArguments:
     error: fx.Int64  # error record
 
 
-def _sum_in_order(values, element):
+def sum_in_order(values, element):
     """fp32 sum in the order given, rounded once to `element`."""
     total = values[0].to(fx.Float32)
     for value in values[1:]:
@@ -58,7 +58,7 @@ class _Call:
 
     def __init__(self, config, arguments):
         self.config, self.arguments = config, arguments
-        self.element = _ELEMENTS[config.dtype]
+        self.element = ELEMENTS[config.dtype]
         per_pack = PACK_BYTES // config.dtype.nbytes
         self.packs = fx.Int32(arguments.numel // per_pack)
         self.tail = fx.Int32(arguments.numel % per_pack)
@@ -142,11 +142,11 @@ class _Staged(_Call):
 
     def sum_packs(self, arrays, pack):
         loaded = [array.load(pack).bitcast(self.element) for array in arrays]
-        return _sum_in_order(loaded, self.element).bitcast(fx.Int32)
+        return sum_in_order(loaded, self.element).bitcast(fx.Int32)
 
     def sum_tail(self, addresses, first):
         at = self.tail_start + first
-        return _sum_in_order([self.window_elements(address).load(at) for address in addresses], self.element)
+        return sum_in_order([self.window_elements(address).load(at) for address in addresses], self.element)
 
 
 class _OneStage(_Staged):

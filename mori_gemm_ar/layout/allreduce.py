@@ -35,11 +35,15 @@ PAYLOAD_SLACK = 256  # bytes: a gather reads whole parts, up to MAX_WORLD - 1 pa
 
 
 class Phase(IntEnum):
-    """A barrier of the kernel; the value goes into the error record."""
+    """What a kernel waits for; the value goes into the error record."""
 
     ENTRY = 0  # all inputs are staged
     MIDDLE = 1  # all slices are reduced and nobody reads an input any more (two-stage)
     LEAVE = 2  # nobody reads an input any more (one-stage)
+    SCATTER_PUT = 3  # the own slices are with their owners (copy engines)
+    SCATTER = 4  # all ranks' slices are here
+    GATHER_PUT = 5  # the own sums are with all ranks
+    GATHER = 6  # all ranks' sums are here
 
 
 class ErrorWord(IntEnum):
@@ -126,6 +130,9 @@ def _control_regions() -> tuple[Region, ...]:
         ("exit", signals),  # for both closing phases, so that every call writes every slot that it may read
         ("claim", 4),  # u32, zero = free; the first failing block takes it
         ("error", 4 * ERROR_WORDS),
+        ("copy_epoch", EPOCH_BYTES),  # u32, calls by copy engine, advanced when one is over, never reset
+        ("copy_arrivals", 4),  # u32, blocks that have reduced; wraps by itself
+        ("copy_flags", SLOT_BYTES * MAX_WORLD * 2),  # u64 [scatter, gather][peer]
     )
     regions = []
     cursor = 0
@@ -135,7 +142,7 @@ def _control_regions() -> tuple[Region, ...]:
     return tuple(regions)
 
 
-_CONTROL_REGIONS = _control_regions()
+CONTROL_REGIONS = _control_regions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +154,9 @@ class AllReduceControl:
     exit: int
     claim: int
     error: int
+    copy_epoch: int
+    copy_arrivals: int
+    copy_flags: int
     nbytes: int
 
     def epoch(self, block: int) -> int:
@@ -160,23 +170,28 @@ class AllReduceControl:
         base = self.entry if phase is Phase.ENTRY else self.exit
         return base + SLOT_BYTES * (block * MAX_WORLD + peer)
 
+    def copy_flag(self, phase: Phase, peer: int) -> int:
+        """Offset of the u64 word that `peer` writes when its part of a call by copy engine has landed here."""
+        require(reason_not_slot(0, peer))
+        return self.copy_flags + SLOT_BYTES * (MAX_WORLD * (phase is Phase.GATHER) + peer)
+
 
 CONTROL = AllReduceControl(
-    **{region.name: region.offset for region in _CONTROL_REGIONS},
-    nbytes=round_up(_CONTROL_REGIONS[-1].end, REGION_ALIGN),
+    **{region.name: region.offset for region in CONTROL_REGIONS},
+    nbytes=round_up(CONTROL_REGIONS[-1].end, REGION_ALIGN),
 )
 
 
-def _payload_bytes(max_bytes: int) -> int:
+def payload_bytes(max_bytes: int) -> int:
     return round_up(max_bytes, REGION_ALIGN) + PAYLOAD_SLACK
 
 
 def allreduce_window(max_bytes: int, world: int) -> WindowMap:
     """Control regions, then `input` and `reduced`, for calls of up to `max_bytes`."""
     require(reason_not_world(world) or reason_not_max_bytes(max_bytes))
-    specs = (RegionSpec("input", _payload_bytes), RegionSpec("reduced", _payload_bytes))
+    specs = (RegionSpec("input", payload_bytes), RegionSpec("reduced", payload_bytes))
     payload = payload_layout(specs, capacity=max_bytes, start=CONTROL.nbytes)
-    return WindowMap(_CONTROL_REGIONS + payload.regions)
+    return WindowMap(CONTROL_REGIONS + payload.regions)
 
 
 # --- signal words ---

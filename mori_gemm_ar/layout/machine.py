@@ -23,6 +23,7 @@ class Machine:
     lds_bytes: int  # per compute unit
     remote_load_blocks: int  # grid at which remote loads saturate the links; more blocks only queue
     link_bytes_per_ns: int  # payload rate of one link in one direction
+    copy_bytes: int  # payload of a call from which copy engines are about as fast, and leave the compute units free
     stage_ns: int  # what a second stage adds besides its bytes: release, flag and first remote load
 
     def __post_init__(self) -> None:
@@ -43,6 +44,8 @@ MI355X = Machine(
     # ROCm/mori `ops/gemm_ar/layout.py`, LSA_BLOCK_CAP: 286/361/583 us at 28/80/256 blocks, best 24.
     remote_load_blocks=24,
     link_bytes_per_ns=59,
+    # ROCm/mori pull request 662, [2048, 7168] bf16 on 8 ranks: below it the floor of 40 us against 28 us decides.
+    copy_bytes=2048 * 7168 * 2,
     # ROCm/mori pull request 662, 8 ranks: two stages never take less than 28 us, one stage takes 150 us for 7.34 MB,
     # of which the link needs 124: 26 us. The two floors are 2 us apart.
     stage_ns=2000,

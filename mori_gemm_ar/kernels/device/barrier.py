@@ -8,8 +8,9 @@ import flydsl.compiler as flyc
 import flydsl.expr as fx
 
 from mori_gemm_ar.kernels.device import library
+from mori_gemm_ar.kernels.device.error_record import write_error
 from mori_gemm_ar.kernels.device.memory import ElementArray
-from mori_gemm_ar.layout import CONTROL, MAX_WORLD, SLOT_BYTES, WAVE_LANES, ErrorStatus, ErrorWord, Phase
+from mori_gemm_ar.layout import CONTROL, MAX_WORLD, SLOT_BYTES, WAVE_LANES, Phase
 
 # One row of slots for both closing phases, so that every call writes every row that it may read: a slot that fell
 # 2^31 calls behind would look as if it were ahead.
@@ -90,24 +91,5 @@ class BlockBarrier:
 
     def _record(self, number, peer, seen):
         seen_epoch, seen_tag = fx.Uint32(seen >> 32), fx.Uint32(seen)
-        # An epoch behind ours is a late peer; any other unequal word is of another call. Arithmetic, because a
-        # comparison would be kept as a lane mask through the polling loop.
-        behind = (seen_epoch - self.epoch) >> 31
-        status = fx.Uint32(int(ErrorStatus.MISMATCH)) - behind
-        words = {
-            ErrorWord.STATUS: status,
-            ErrorWord.PHASE: fx.Uint32(number) * self.phase_growth,
-            ErrorWord.RANK: self.rank,
-            ErrorWord.PEER: peer,
-            ErrorWord.BLOCK: self.block,
-            ErrorWord.EXPECTED_EPOCH: self.epoch,
-            ErrorWord.SEEN_EPOCH: seen_epoch,
-            ErrorWord.EXPECTED_TAG: self.tag,
-            ErrorWord.SEEN_TAG: seen_tag,
-        }
-        record = fx.inttoptr(fx.PointerType.get(fx.Uint32.ir_type, fx.AddressSpace.Global, 16), self.error)
-        # Volatile stores reach the host's memory in this order, four words at once: the status comes last.
-        fx.generic_store(record + 8, words[ErrorWord.SEEN_TAG], volatile=True)
-        for first in (4, 0):
-            four = [words[ErrorWord(first + word)] for word in range(4)]
-            fx.generic_store(record + first, fx.Vector.from_elements(four), volatile=True)
+        phase = fx.Uint32(number) * self.phase_growth
+        write_error(self.error, phase, self.rank, peer, self.block, (self.epoch, self.tag), (seen_epoch, seen_tag))

@@ -140,6 +140,15 @@ define i32 @mga_uniform_u32(i32 %value) #0 {
   ret i32 %first
 }
 
+; 1 where the value is other than 0 in any active lane, else 0; in a scalar register.
+define i32 @mga_any_u32(i32 %value) #0 {
+  %set = icmp ne i32 %value, 0
+  %lanes = call i64 @llvm.amdgcn.ballot.i64(i1 %set)
+  %some = icmp ne i64 %lanes, 0
+  %any = zext i1 %some to i32
+  ret i32 %any
+}
+
 ; The value itself, of unknown origin: what is computed from it is computed after this call and not ahead of a loop.
 define i32 @mga_pin_u32(i32 %value) #0 {
   %same = call i32 asm sideeffect "", "=v,0"(i32 %value)

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 mori_gemm_ar contributors
+"""What a transport needs to turn one call into launches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from mori_gemm_ar.compile.store import CodeObject
+from mori_gemm_ar.layout import AllReduceProblem, LaunchGeometry, Stage, WindowMap
+from mori_gemm_ar.runtime import Buffer, CopyQueues, ErrorRecord, Launch, kernel_of, pack_arguments
+
+Codes = dict[Any, CodeObject]
+
+
+@dataclass(slots=True)
+class OpWindow:
+    """An op's symmetric memory on one rank."""
+
+    map: WindowMap
+    rank: int
+    address: int
+    base: int  # rank 0's window
+    stride: int
+    error: ErrorRecord
+    queues: CopyQueues | None = None
+
+    def at(self, region: str) -> int:
+        """Address of a region of this rank's window."""
+        return self.address + self.map.offset(region)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One all-reduce of contiguous memory. `stage` is for load and store only; None lets the size decide."""
+
+    problem: AllReduceProblem
+    source: int
+    destination: int
+    budget: int  # of each wait, in ticks
+    stage: Stage | None = None
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """The caller's memory."""
+        nbytes = self.problem.nbytes
+        return Buffer("x", self.source, nbytes), Buffer("out", self.destination, nbytes)
+
+
+class Configured(Protocol):
+    """A compile key."""
+
+    @property
+    def key(self) -> str:
+        """Its name."""
+
+
+def launch(codes: Codes, config: Configured, geometry: LaunchGeometry, values: Sequence[int]) -> Launch:
+    """A launch of the kernel of a config."""
+    code = codes[config]
+    arguments = pack_arguments(kernel_of(code).args, values)
+    return Launch(code, (geometry.blocks, 1, 1), (geometry.threads, 1, 1), arguments, config.key)

@@ -1,0 +1,390 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 mori_gemm_ar contributors
+"""The all-reduce op: owns a window and the kernels of its transports, and checks that they move data."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from mori_gemm_ar.ar.arguments import TORCH_DTYPES, Operands, Span, check_input, check_output, dtype_of, prepare
+from mori_gemm_ar.ar.call import Call, Codes, OpWindow
+from mori_gemm_ar.ar.failures import failure_of
+from mori_gemm_ar.ar.lsa import lsa_pipeline
+from mori_gemm_ar.ar.options import Options, checked_timeout
+from mori_gemm_ar.ar.sdma import sdma_pipeline
+from mori_gemm_ar.ar.self_test import SelfTest
+from mori_gemm_ar.ar.transport import reconcile_engines
+from mori_gemm_ar.compile.store import default_store
+from mori_gemm_ar.errors import CollectiveError, ConcurrentUseError, ConfigError
+from mori_gemm_ar.layout import (
+    MI355X,
+    AllReduceConfig,
+    AllReduceProblem,
+    DType,
+    Stage,
+    WindowMap,
+    lsa_geometry,
+    rules,
+    select_config,
+    signal_word,
+)
+from mori_gemm_ar.layout.allreduce import CONTROL, ERROR_WORDS
+from mori_gemm_ar.layout.sdma import (
+    SdmaConfig,
+    SdmaPhase,
+    Transport,
+    sdma_config,
+    sdma_geometry,
+    select_transport,
+)
+from mori_gemm_ar.layout.terms import MAX_BLOCKS, MAX_NUMEL, MAX_WORLD
+from mori_gemm_ar.runtime import Resource, Rollback, SymmetricMemory, Target, World, agree, connect, require_equal
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+_PIPELINES = {Transport.LSA: lsa_pipeline, Transport.SDMA: sdma_pipeline}
+
+
+@dataclass(frozen=True, slots=True)
+class CallPlan:
+    """What one call resolved to. `config` and `blocks` are those of the kernel that sums."""
+
+    transport: Transport
+    config: AllReduceConfig | SdmaConfig
+    blocks: int
+    in_place_in_window: bool
+
+
+class AllReduceOp(Resource):
+    """Sum over all ranks, bitwise identical on every rank.
+
+    `op(x, out=None)`: `x` is any tensor of bf16, fp16 or fp32 with up to `max_bytes` bytes on the op's device, with
+    the same shape and dtype on all ranks; returns `out` (a new contiguous tensor when None, `x` itself for in place).
+    Sums are fp32 in rank order 0..W-1 with one rounding; overflow gives infinity. When the call returns (on a GPU:
+    in stream order) the caller may overwrite `x`. All ranks make the same calls in the same order, in place
+    in the window (`out` is `buffer`) on all of them or on none.
+
+    Two transports give the same bits: load and store (LSA), and copy engines (SDMA), which leave the compute units
+    free. `transports` tells what this op uses, `plan` what a call does.
+
+    An op belongs to the thread that created it; `bind()` hands it to the calling thread. After a failed
+    collective (`CollectiveTimeout`, `CollectiveMismatch`) it refuses work. Use `create`, then `close` or `with`.
+    """
+
+    def __init__(self, world: World, target: Target, options: Options, timeout_s: float) -> None:
+        super().__init__()
+        self.rank, self.world_size = world.rank, world.size
+        self.max_bytes, self.timeout_s = options.max_bytes, timeout_s
+        self.target = target
+        self._world, self._options = world, options
+        self._engines = False  # whether copy engines serve this op
+        self._rollback = Rollback()
+        self._codes: Codes = {}
+        self._window: OpWindow | None = None
+        self._owner = threading.get_ident()
+        self._failure: CollectiveError | None = None
+        self._busy = threading.Lock()
+
+    # ---- creation --------------------------------------------------------------------------------------------
+    @classmethod
+    def create(
+        cls,
+        world: World | ProcessGroup | None,
+        max_bytes: int,
+        *,
+        device: str = "auto",
+        timeout_s: float | None = None,
+        stage: Stage | None = None,
+        dtypes: Sequence[torch.dtype] = tuple(TORCH_DTYPES),
+        transport: Transport | str = "auto",
+        queues: int = 1,
+    ) -> AllReduceOp:
+        """Collective: succeeds on every rank, or raises on every rank and leaves nothing behind.
+
+        world: a `torch.distributed` group with one process per rank (None: the default group), a `ProcessWorld`, or the
+        context that `LocalWorld.run` hands to a rank.
+        max_bytes: largest call in bytes. device: "auto", "rocm" or "emulated". timeout_s: budget of each device wait
+        (None: the target's default). stage: None chooses per call by size. dtypes: what will be reduced; their
+        kernels are compiled or loaded here, and nothing is compiled later.
+        transport: "lsa", "sdma" (an error where a rank has no copy engines), or "auto": copy engines for calls that
+        are large enough, where all ranks have them; where one has none, load and store with a `TransportWarning`.
+        A world of one only copies. queues: copy-engine queues to each peer; a slice is split over them.
+        Errors: `ConfigError` for bad arguments; `CollectiveSetupError` naming the rank and step that failed;
+        `RendezvousError` naming a rank that does not come.
+        """
+        world, dtypes = connect(world), tuple(dtypes)
+        op: AllReduceOp | None = None
+        try:
+            op = agree(
+                world,
+                "check arguments",
+                lambda: cls._checked(world, device, timeout_s, (max_bytes, stage, dtypes, transport, queues)),
+            )
+            require_equal(
+                world,
+                "compare arguments",
+                "max_bytes, stage, dtypes, transport and queues",
+                op._options.compared,
+            )
+            require_equal(world, "compare devices", "device", op.target.name)
+            agree(world, "load kernels", op._load)
+            window = agree(world, "lay out the window", op._options.window)
+            communicator = op.target.communicator(window.nbytes)
+            op._rollback.add(communicator.destroy)
+            fault = agree(world, "allocate the window", lambda: op._allocate(window, communicator))
+            op._engines = op._options.wants_engines and reconcile_engines(world, op._options.transport, fault)
+            agree(world, "clear the control region", lambda: op._start_epoch(0))
+            op._self_test()
+        except BaseException:
+            if op is not None:
+                op._closed = True
+                op._rollback.run(quiet=True)
+            raise
+        return op
+
+    @classmethod
+    def _checked(cls, world: World, device: str, timeout_s: object, asked: tuple[Any, ...]) -> AllReduceOp:
+        options = Options.checked(world.size, *asked)
+        target = world.target(device)
+        return cls(world, target, options, checked_timeout(timeout_s, target.default_timeout_s))
+
+    def _load(self) -> None:
+        store = default_store()
+        for config in self._options.configs():
+            code = self._codes[config] = store.get(config, self.target.code_form)
+            self.target.load(code)
+
+    def _allocate(self, window: WindowMap, communicator: SymmetricMemory) -> str | None:
+        """Returns why there are no copy engines."""
+        memory = communicator.alloc_mem(window.nbytes)
+        self._rollback.add(memory.close)
+        registered = communicator.register_window(
+            memory.ptr, window.nbytes, tuple((r.offset, r.nbytes, r.name) for r in window.regions)
+        )
+        self._rollback.add(registered.close)
+        device_comm = communicator.create_dev_comm(self._options.queues if self._options.wants_engines else 0)
+        self._rollback.add(device_comm.close)
+        error = self.target.error_record(memory.ptr + window.offset("error"), 4 * ERROR_WORDS)
+        self._rollback.add(error.close)
+        stride = device_comm.per_rank_size
+        base = memory.ptr - self.rank * stride
+        self._window = OpWindow(window, self.rank, memory.ptr, base, stride, error, device_comm.copy_queues)
+        return device_comm.copy_engine_fault
+
+    def _start_epoch(self, epoch: int) -> None:
+        """Clear the control region and let the call counters start at `epoch` (other than 0 for tests only)."""
+        window = self._require_window()
+        self.target.fill(window.address, CONTROL.nbytes, 0)
+        if epoch:
+            self.target.write(window.at("epochs"), epoch.to_bytes(4, "little") * MAX_BLOCKS)
+            slots = signal_word(epoch, 0).to_bytes(8, "little") * (MAX_BLOCKS * MAX_WORLD)
+            for region in ("entry", "exit"):
+                self.target.write(window.at(region), slots)
+            self.target.write(window.at("copy_epoch"), epoch.to_bytes(4, "little"))
+            self.target.write(window.at("copy_flags"), slots[: 8 * 2 * MAX_WORLD])
+
+    def self_test(self) -> None:
+        """Collective: move known data over every leg of every transport that this op uses, and check every element.
+
+        Runs in `create` too. Raises `CollectiveError` or `CollectiveSetupError` on every rank, naming leg and cause;
+        the op is of no use then.
+        """
+        self._enter()
+        try:
+            agree(self._world, "finish earlier calls", self.target.synchronize)
+            self._self_test()
+        finally:
+            self._busy.release()
+
+    def _self_test(self) -> None:
+        for transport in self.transports:
+            stages: tuple[Stage | None, ...] = tuple(Stage) if transport is Transport.LSA else (None,)
+            for stage in stages:
+                test = self._test()
+                agree(self._world, "prepare the self-test", test.prepare)
+                agree(self._world, "self-test", partial(self._tested, test, transport, stage))
+
+    def _test(self) -> SelfTest:
+        dtype = self._options.dtypes[0]
+        ticks = int(self.timeout_s * self.target.ticks_per_second)
+        return SelfTest(
+            self._require_window(),
+            self.target,
+            self.world_size,
+            dtype,
+            TORCH_DTYPES[dtype],
+            self.max_bytes,
+            ticks,
+            self._run_test,
+        )
+
+    def _run_test(self, transport: Transport, call: Call) -> None:
+        self.target.submit(_PIPELINES[transport](self._require_window(), self._codes, call))
+        self.target.synchronize()
+        self._raise_failure()
+
+    def _tested(self, test: SelfTest, transport: Transport, stage: Stage | None) -> None:
+        """One part of the self-test; peers that wait for a rank where it fails are told."""
+        try:
+            test.over(transport, stage)
+        except BaseException as error:
+            self.target.give_up(f"{type(error).__name__}: {error}")
+            raise
+
+    # ---- use -------------------------------------------------------------------------------------------------
+    def __call__(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Sum `x` over all ranks; see the class. Errors: `ConfigError`, `CollectiveError`, `ClosedError`."""
+        self._enter()
+        try:
+            dtype = check_input(x, self.max_bytes, self.target.torch_device)
+            if x.dtype not in self._options.dtypes:
+                raise ConfigError(f"x.dtype={x.dtype} must be among the dtypes given to create()")
+            if out is not None:
+                check_output(out, x)
+            window = self._require_window()
+            span = Span(window.address, window.map.nbytes)
+            copies = self.target.records_copies or not self.target.recording
+            operands = prepare(x, out, span, window.at("input"), copies=copies)
+            self._run(operands, dtype)
+            self.target.settle()
+            if operands.copy_to is not None:
+                operands.copy_to.copy_(operands.destination)
+            if not self.target.recording:
+                self._raise_failure()
+            if out is not None:
+                return out
+            return operands.destination
+        finally:
+            self._busy.release()
+
+    def buffer(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """A tensor in the window: reducing it needs no staging copy. One buffer, always the same memory.
+
+        Its contents are the caller's; its lifetime ends with `close` (an emulated op keeps the memory alive).
+        """
+        self.require_open()
+        dtype_of(dtype)
+        way_out = "give the shape of a tensor"
+        for extent in shape:
+            rules.require(rules.reason_not_int("extent", extent, 0, MAX_NUMEL, way_out))
+        nbytes = math.prod(shape) * dtype.itemsize
+        rules.require(rules.reason_not_fitting(nbytes, self.max_bytes))
+        if nbytes == 0:
+            return torch.empty(tuple(shape), dtype=dtype, device=self.target.torch_device)
+        memory = self.target.tensor_memory(self._require_window().at("input"), nbytes)
+        return memory.view(dtype).view(tuple(shape))
+
+    @property
+    def transports(self) -> tuple[Transport, ...]:
+        """Transports that calls of this op use; which one a call uses is in its `plan`."""
+        if not self._engines:
+            return (Transport.LSA,)
+        return (Transport.SDMA,) if self._options.transport is Transport.SDMA else (Transport.LSA, Transport.SDMA)
+
+    @property
+    def queues(self) -> int:
+        """Copy-engine queues to each peer."""
+        return self._options.queues
+
+    def _transport(self, problem: AllReduceProblem) -> Transport:
+        if len(self.transports) == 1:
+            return self.transports[0]
+        return select_transport(problem, MI355X, self._engines)
+
+    def plan(self, numel: int, dtype: torch.dtype, in_place_in_window: bool = False) -> CallPlan:
+        """What a call of this size resolves to."""
+        problem = AllReduceProblem(self.world_size, numel, dtype_of(dtype))
+        transport = self._transport(problem)
+        if transport is Transport.SDMA:
+            reduce = sdma_config(self.world_size, problem.dtype, SdmaPhase.REDUCE)
+            return CallPlan(transport, reduce, sdma_geometry(problem, reduce, MI355X).blocks, in_place_in_window)
+        config = select_config(problem, MI355X, self._options.stage, in_place_in_window)
+        return CallPlan(transport, config, lsa_geometry(problem, config, MI355X).blocks, in_place_in_window)
+
+    def check(self) -> None:
+        """Wait for everything submitted and raise the failure of a collective, if there is one."""
+        self.require_open()
+        self.target.synchronize()
+        self._raise_failure()
+
+    def bind(self) -> None:
+        """Hand the op to the calling thread. All ranks have to do it at the same point of their call sequence."""
+        self.require_open()
+        self._owner = threading.get_ident()
+
+    # ---- parts of a call -------------------------------------------------------------------------------------
+    def _enter(self) -> None:
+        self.require_open()
+        if not self._busy.acquire(blocking=False):
+            raise ConcurrentUseError("op must not be called while another thread is in it; give each thread its own op")
+        if self._owner == threading.get_ident() and self._failure is None:
+            return
+        self._busy.release()
+        if self._failure is not None:
+            raise self._failure
+        raise ConcurrentUseError("op belongs to another thread; call bind() on all ranks, or create one op per thread")
+
+    def _run(self, operands: Operands, dtype: DType) -> None:
+        """Submit one all-reduce of contiguous operands."""
+        problem = AllReduceProblem(self.world_size, operands.numel, dtype)
+        budget = int(self.timeout_s * self.target.ticks_per_second)
+        call = Call(problem, operands.source.data_ptr(), operands.destination.data_ptr(), budget, self._options.stage)
+        self.target.submit(_PIPELINES[self._transport(problem)](self._require_window(), self._codes, call))
+
+    def _require_window(self) -> OpWindow:
+        if self._window is None:
+            raise ConfigError("op must be made by create()")
+        return self._window
+
+    def _raise_failure(self) -> None:
+        if self._failure is None:
+            self._failure = self._read_failure()
+        if self._failure is not None:
+            raise self._failure
+
+    def _read_failure(self) -> CollectiveError | None:
+        """A failure makes the op useless on all ranks, so those that still wait are told."""
+        record = self._require_window().error.read()
+        failure = failure_of(record, self.timeout_s, self.target.absent()) if any(record) else None
+        if failure is not None:
+            self.target.give_up(f"{type(failure).__name__}: {failure}")
+        return failure
+
+    # ---- end -------------------------------------------------------------------------------------------------
+    def _release(self) -> None:
+        """Wait for submitted work, give everything back, then raise a failure nobody has seen yet."""
+        seen = self._failure is not None
+        unseen: CollectiveError | None = None
+        try:
+            if not self.target.recording:
+                self.target.synchronize()
+                unseen = None if seen else self._read_failure()
+        finally:
+            self._rollback.run()
+        if unseen is not None:
+            self._failure = unseen
+            raise unseen
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close; an error that is already on its way wins over one that closing finds, and waiting peers are told."""
+        if error is not None and not self.closed:
+            self.target.give_up(f"{type(error).__name__}: {error}")
+        try:
+            self.close()
+        except Exception:
+            if error is None:
+                raise
+
+
+__all__ = ["AllReduceOp", "CallPlan"]

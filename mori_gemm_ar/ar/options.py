@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 mori_gemm_ar contributors
+"""What the caller of `AllReduceOp.create` asks for, checked before anything is allocated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from mori_gemm_ar.ar.arguments import TORCH_DTYPES
+from mori_gemm_ar.ar.lsa import lsa_configs
+from mori_gemm_ar.ar.sdma import sdma_configs
+from mori_gemm_ar.ar.transport import transport_named, wants_engines
+from mori_gemm_ar.errors import ConfigError
+from mori_gemm_ar.layout import AllReduceConfig, Stage, WindowMap, allreduce_window, rules
+from mori_gemm_ar.layout.sdma import SdmaConfig, Transport, reason_not_queues, sdma_window
+
+MAX_TIMEOUT_S = 24 * 3600.0  # a budget of this many 100 MHz ticks is far from overflowing 64 bits
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Equal on all ranks. `transport=None` and `stage=None` leave the choice to each call's size."""
+
+    world: int
+    max_bytes: int
+    stage: Stage | None
+    dtypes: tuple[torch.dtype, ...]
+    transport: Transport | None
+    queues: int
+
+    @classmethod
+    def checked(
+        cls,
+        world: int,
+        max_bytes: int,
+        stage: Stage | None,
+        dtypes: Sequence[torch.dtype],
+        transport: Transport | str,
+        queues: int,
+    ) -> Options:
+        """Raises `ConfigError` for the first argument that breaks a rule."""
+        rules.require(rules.reason_not_world(world) or rules.reason_not_max_bytes(max_bytes))
+        unknown = [d for d in dtypes if d not in TORCH_DTYPES]
+        if unknown or not dtypes:
+            raise ConfigError(f"dtypes={list(dtypes)} must be a choice of {[str(d) for d in TORCH_DTYPES]}")
+        if stage is not None and not isinstance(stage, Stage):
+            raise ConfigError(f"stage={stage!r} must be Stage.ONE, Stage.TWO or None")
+        asked = transport_named(transport)
+        if stage is not None and asked is Transport.SDMA:
+            raise ConfigError(f"stage={stage} must be None with transport='sdma'; only load and store has stages")
+        rules.require(reason_not_queues(queues))
+        return cls(world, max_bytes, stage, tuple(dtypes), asked, queues)
+
+    @property
+    def wants_engines(self) -> bool:
+        """Whether some call may use copy engines."""
+        return self.stage is None and wants_engines(self.transport, self.world, self.max_bytes)
+
+    @property
+    def compared(self) -> tuple[object, ...]:
+        """What all ranks have to give alike, in a form that a message can show."""
+        return self.max_bytes, self.stage, tuple(map(str, self.dtypes)), self.transport, self.queues
+
+    def configs(self) -> Iterator[AllReduceConfig | SdmaConfig]:
+        """Kernels that calls may need."""
+        elements = [TORCH_DTYPES[dtype] for dtype in self.dtypes]
+        if self.transport is not Transport.SDMA or self.world == 1:
+            yield from lsa_configs(self.world, elements)
+        if self.wants_engines:
+            yield from sdma_configs(self.world, elements)
+
+    def window(self) -> WindowMap:
+        """The op's window."""
+        return (sdma_window if self.wants_engines else allreduce_window)(self.max_bytes, self.world)
+
+
+def checked_timeout(timeout_s: object, default: float) -> float:
+    """Seconds of each wait, or `ConfigError`."""
+    if timeout_s is None:
+        return default
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 < timeout_s <= MAX_TIMEOUT_S:
+        raise ConfigError(f"timeout_s={timeout_s!r} must be a number of seconds above 0 and up to {MAX_TIMEOUT_S:g}")
+    return float(timeout_s)

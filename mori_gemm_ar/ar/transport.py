@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 mori_gemm_ar contributors
+"""Which transport an op gets: what was asked for, and what the ranks have."""
+
+from __future__ import annotations
+
+import warnings
+
+from mori_gemm_ar.errors import ConfigError, TransportWarning
+from mori_gemm_ar.layout import MI355X
+from mori_gemm_ar.layout.sdma import Transport
+from mori_gemm_ar.runtime import World
+
+AUTO = "auto"
+
+
+def transport_named(name: object) -> Transport | None:
+    """The transport that a caller asks for; None for "auto"."""
+    if isinstance(name, Transport):
+        return name
+    if name == AUTO:
+        return None
+    for transport in Transport:
+        if name == transport.value:
+            return transport
+    legal = ", ".join(repr(word) for word in (AUTO, *(t.value for t in Transport)))
+    raise ConfigError(f"transport={name!r} must be one of {legal}")
+
+
+def wants_engines(asked: Transport | None, world: int, max_bytes: int) -> bool:
+    """Whether an op needs queues: when asked, or when some call of it would choose them."""
+    if world == 1:
+        return False
+    return asked is Transport.SDMA or (asked is None and max_bytes >= MI355X.copy_bytes)
+
+
+def reconcile_engines(world: World, asked: Transport | None, fault: str | None) -> bool:
+    """Collective: whether all ranks have their queues. `fault`: why this one has none.
+
+    Raises `ConfigError` on every rank where copy engines were asked for; with "auto" rank 0 warns.
+    """
+    faults = world.exchange("copy engines", fault)
+    missing = [f"rank {rank}: {text}" for rank, text in enumerate(faults) if text is not None]
+    if not missing:
+        return True
+    reason = "; ".join(missing)
+    if asked is Transport.SDMA:
+        raise ConfigError(f"transport='sdma' must have copy engines on all ranks, but {reason}; use transport='lsa'")
+    if world.rank == 0:
+        warnings.warn(f"transport='auto' resolves to 'lsa' for all calls: {reason}", TransportWarning, stacklevel=4)
+    return False
