@@ -18,7 +18,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from mori_gemm_ar.errors import ConfigError
+from mori_gemm_ar.layout import copy_queue
+from mori_gemm_ar.runtime.cco_queues import Read, read_queues
 from mori_gemm_ar.runtime.resource import Resource, Rollback
+from mori_gemm_ar.runtime.symmetric import require_queues
 from mori_gemm_ar.runtime.target import CopyQueues
 
 DISTRIBUTION = "amd-mori"
@@ -78,6 +81,8 @@ CALLS = (
 )  # fmt: skip
 
 MEMORY_PTR = Field("AllocatedMemory", "ptr")
+DEV_COMM_PTR = Field("DevCommHandle", "ptr")
+RANK = Field("DevCommHandle", "rank")
 WORLD_SIZE = Field("DevCommHandle", "world_size")
 LSA_RANK = Field("DevCommHandle", "lsa_rank")
 LSA_SIZE = Field("DevCommHandle", "lsa_size")
@@ -88,8 +93,8 @@ GDA_SIGNAL_COUNT = Field("CCODevCommRequirements", "gda_signal_count")
 GDA_COUNTER_COUNT = Field("CCODevCommRequirements", "gda_counter_count")
 SDMA_QUEUE_COUNT = Field("CCODevCommRequirements", "sdma_queue_count")
 FIELDS = (
-    MEMORY_PTR, WORLD_SIZE, LSA_RANK, LSA_SIZE, FLAT_BASE, PER_RANK_SIZE, GDA_CONNECTION_TYPE, GDA_SIGNAL_COUNT,
-    GDA_COUNTER_COUNT, SDMA_QUEUE_COUNT,
+    MEMORY_PTR, DEV_COMM_PTR, RANK, WORLD_SIZE, LSA_RANK, LSA_SIZE, FLAT_BASE, PER_RANK_SIZE, GDA_CONNECTION_TYPE,
+    GDA_SIGNAL_COUNT, GDA_COUNTER_COUNT, SDMA_QUEUE_COUNT,
 )  # fmt: skip
 
 # Names of the module `mori.cco` itself.
@@ -108,10 +113,76 @@ STRUCTURES: dict[str, tuple[tuple[str, str], ...]] = {
         ("ccoGdaConnectionType", "gdaConnType"),
         ("void*", "flatBase"),
         ("size_t", "perRankSize"),
+        ("ccoWindowTableNode*", "windowTable"),
+        ("ccoWindowDevice*", "resourceWindow"),
+        ("ccoWindowDevice", "resourceWindow_inlined"),
+        ("ccoIbgdaContext", "ibgda"),
+        ("ccoLsaBarrierHandle", "lsaBarrier"),
+        ("ccoGdaBarrierHandle", "railGdaBarrier"),
+        ("ccoLsaBarrierHandle", "hybridLsaBarrier"),
+        ("ccoGdaBarrierHandle", "hybridRailGdaBarrier"),
+        ("ccoSdmaContext", "sdma"),
     ),
-    "ccoWindowDevice": (("char*", "winBase"), ("uint32_t", "stride4G"), ("int", "lsaRank")),
+    "ccoWindowDevice": (
+        ("char*", "winBase"),
+        ("uint32_t", "stride4G"),
+        ("int", "lsaRank"),
+        ("ccoIbgdaWin", "ibgdaWin"),
+    ),
+    "ccoIbgdaWin": (("uint32_t*", "peerRkeys"), ("uint32_t", "lkey")),
+    "ccoIbgdaContext": (
+        ("core::RdmaEndpointDevice*", "endpoints"),
+        ("int", "numQpPerPe"),
+        ("int", "signalCount"),
+        ("uint64_t*", "signalBuf"),
+        ("uint64_t*", "signalShadows"),
+        ("int", "counterCount"),
+        ("uint64_t*", "counterBuf"),
+    ),
+    "ccoLsaBarrierHandle": (("uint32_t", "bufOffset"), ("int", "nBarriers")),
+    "ccoGdaBarrierHandle": (("uint32_t", "signal0"), ("int", "nBarriers")),
+    "ccoSdmaContext": (
+        ("uint32_t", "sdmaNumQueue"),
+        ("ccoSdmaQueueDeviceHandle**", "deviceHandles"),
+        ("uint64_t*", "signalBuf"),
+        ("uint64_t**", "peerSignalPtrs"),
+    ),
+    "ccoSdmaQueueDeviceHandle": (
+        ("uint32_t*", "queueBuf"),
+        ("HSAuint64*", "rptr"),
+        ("HSAuint64*", "wptr"),
+        ("HSAuint64*", "doorbell"),
+        ("uint64_t*", "cachedWptr"),
+        ("uint64_t*", "committedWptr"),
+        ("uint64_t", "cachedHwReadIndex"),
+    ),
 }
-CONSTANTS: dict[str, int] = {"CCO_API_VERSION": 1, "CCO_GDA_CONNECTION_NONE": 0}
+CONSTANTS: dict[str, int] = {
+    "CCO_API_VERSION": 1,
+    "CCO_GDA_CONNECTION_NONE": 0,
+    "CCO_SDMA_OP_COPY": copy_queue.Opcode.COPY,
+    "CCO_SDMA_OP_ATOMIC": copy_queue.Opcode.ATOMIC,
+    "CCO_SDMA_SUBOP_COPY_LINEAR": copy_queue.COPY_LINEAR,
+    "CCO_SDMA_ATOMIC_ADD64": copy_queue.ATOMIC_ADD64,
+    "CCO_SDMA_QUEUE_SIZE": copy_queue.RING_BYTES,
+    "CCO_SDMA_UNIT": copy_queue.UNIT_BYTES,
+}
+# Packets: bits of the fields, in order over all dwords.
+PACKETS: dict[str, tuple[tuple[str, int], ...]] = {
+    "CCO_SDMA_PKT_COPY_LINEAR": (
+        ("op", 8), ("sub_op", 8), ("reserved_0", 12), ("npd", 1), ("reserved_1", 3),
+        ("count", copy_queue.MAX_COUNT_BITS), ("reserved_0", 2),
+        ("reserved_0", 18), ("dst_scope", 2), ("dst_temporal_hint", 3), ("reserved_1", 3), ("src_scope", 2),
+        ("src_temporal_hint", 3), ("reserved_2", 1),
+        ("src_addr_31_0", 32), ("src_addr_63_32", 32), ("dst_addr_31_0", 32), ("dst_addr_63_32", 32),
+    ),
+    "CCO_SDMA_PKT_ATOMIC": (
+        ("op", 8), ("sub_op", 8), ("l", 1), ("reserved_0", 1), ("tmz", 1), ("reserved_1", 1), ("scope", 2),
+        ("temporal_hint", 3), ("operation", 7),
+        ("addr_31_0", 32), ("addr_63_32", 32), ("src_data_31_0", 32), ("src_data_63_32", 32),
+        ("cmp_data_31_0", 32), ("cmp_data_63_32", 32), ("loop_interval", 13), ("reserved_0", 19),
+    ),
+}  # fmt: skip
 # Peer address = own base + peer * stride: stated beside stride4G.
 STATEMENTS = (
     "winBase = flatBase + slotOffset",
@@ -166,6 +237,23 @@ class CcoDeviceComm(Resource):
         self.per_rank_size: int = PER_RANK_SIZE(handle)
         self.copy_queues: CopyQueues | None = None
         self.copy_engine_fault: str | None = None
+        self._address: int = DEV_COMM_PTR(handle)
+        self._facts = {
+            "rank": RANK(handle),
+            "worldSize": self.world_size,
+            "lsaSize": self.lsa_size,
+            "lsaRank": self.lsa_rank,
+            "flatBase": self.flat_base,
+            "perRankSize": self.per_rank_size,
+        }
+
+    def find_queues(self, read: Read, queues: int) -> None:
+        """Read back what mori made. Raises `ConfigError` for a layout that is not the known one."""
+        found = read_queues(read, self._address, self._facts, queues, STRUCTURES)
+        if isinstance(found, str):
+            self.copy_engine_fault = found
+        else:
+            self.copy_queues = found
 
     def _release(self) -> None:
         pass
@@ -174,15 +262,22 @@ class CcoDeviceComm(Resource):
 class CcoCommunicator:
     """Symmetric memory over `mori.cco` for one rank: the interface of `symmetric.Communicator`.
 
-    `module` is `mori.cco`. `guard` makes the rank's device current, which mori wants of every calling thread. Whatever
-    `also` registers is released before the communicator is.
+    `module` is `mori.cco`. `guard` makes the rank's device current, which mori wants of every calling thread. `read`
+    copies device memory to the host. Whatever `also` registers is released before the communicator is.
     """
 
     def __init__(
-        self, module: Any, nranks: int, rank: int, token: bytes, nbytes: int, guard: Guard = nullcontext
+        self,
+        module: Any,
+        nranks: int,
+        rank: int,
+        token: bytes,
+        nbytes: int,
+        guard: Guard = nullcontext,
+        read: Read | None = None,
     ) -> None:
         self.nranks, self.rank = nranks, rank
-        self._module, self._guard = module, guard
+        self._module, self._guard, self._read = module, guard, read
         self._rollback = Rollback()
         with guard():
             unique_id = ID_FROM_BYTES(module.UniqueId, token)
@@ -208,8 +303,10 @@ class CcoCommunicator:
     def create_dev_comm(self, queues: int = 0) -> CcoDeviceComm:
         """Collective: the device communicator, without network, and `queues` copy-engine queues for each peer.
 
-        Raises ConfigError when the ranks do not share one flat address range.
+        Raises ConfigError when the ranks do not share one flat address range, or queues were asked for and lie on the
+        device in a way that this library does not know.
         """
+        require_queues(queues)
         requirements = REQUIREMENTS(self._module)
         GDA_CONNECTION_TYPE.set(requirements, self._module.GDA_CONNECTION_NONE)
         GDA_SIGNAL_COUNT.set(requirements, 0)
@@ -218,6 +315,9 @@ class CcoCommunicator:
         with self._guard():
             comm = CcoDeviceComm(CREATE_DEV_COMM(self._comm, requirements))
         self._require_flat(comm)
+        if queues and self._read is not None:
+            with self._guard():
+                comm.find_queues(self._read, queues)
         return comm
 
     def _require_flat(self, comm: CcoDeviceComm) -> None:

@@ -170,7 +170,8 @@ class RocmTarget:
         def join() -> None:
             assert isinstance(token, bytes)
             guard = self._gpu.guard
-            joined.append(cco.CcoCommunicator(self._cco, group.size, group.rank, token, per_rank_bytes, guard))
+            size, rank, read = group.size, group.rank, self._hip.read
+            joined.append(cco.CcoCommunicator(self._cco, size, rank, token, per_rank_bytes, guard, read))
             with guard():
                 self._event = self._hip.create_event()
             joined[0].also(partial(self._hip.destroy_event, self._event))

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
+import struct
 from collections.abc import Callable
 from typing import Any
 
-from mori_gemm_ar.emulator import MemoryRegion, RegionTable
+from mori_gemm_ar.emulator import Engines, MemoryRegion, QueueSet, RegionTable
 from mori_gemm_ar.runtime.cco import RESERVATION_GRANULE
 from mori_gemm_ar.runtime.symmetric import UniqueId
 
@@ -65,6 +67,19 @@ class FixedBacking:
 # --- mori.cco ---
 
 
+class UniqueIdObject:
+    def __init__(self, token: bytes) -> None:
+        self.token = token
+
+    def __bytes__(self) -> bytes:
+        return self.token
+
+    @staticmethod
+    def from_bytes(b: bytes) -> UniqueIdObject:
+        assert len(b) == 128
+        return UniqueIdObject(b)
+
+
 class FakeCco:
     """The module `mori.cco` for one rank, with the rules that the real one has: order of teardown, ids as objects."""
 
@@ -77,6 +92,7 @@ class FakeCco:
         log: list[str],
         faults: dict[str, Exception],
         guarded: Callable[[], bool],
+        engines: Engines | None = None,
     ) -> None:
         fake = self
         self.live: list[str] = []
@@ -86,18 +102,6 @@ class FakeCco:
             log.append(name)
             if name in faults:
                 raise faults[name]
-
-        class UniqueIdObject:
-            def __init__(self, token: bytes) -> None:
-                self.token = token
-
-            def __bytes__(self) -> bytes:
-                return self.token
-
-            @staticmethod
-            def from_bytes(b: bytes) -> UniqueIdObject:
-                assert len(b) == 128
-                return UniqueIdObject(b)
 
         class CCODevCommRequirements:
             gda_connection_type, gda_signal_count, gda_counter_count, sdma_queue_count = 2, 16, 16, 0
@@ -152,19 +156,35 @@ class FakeCco:
             def create_dev_comm(self, requirements: CCODevCommRequirements | None = None) -> Resource:
                 step("create_dev_comm")
                 assert requirements.gda_connection_type == fake.GDA_CONNECTION_NONE
-                assert requirements.sdma_queue_count == 1
+                assert requirements.sdma_queue_count >= 1, "0 means mori's default"
                 comm = Resource("device communicator")
                 comm.rank = comm.lsa_rank = self.rank
                 comm.world_size = comm.lsa_size = self.nranks
                 comm.flat_base, comm.per_rank_size = flat.base, flat.per_rank
+                comm.ptr = fake.device_structures(comm, requirements.sdma_queue_count)
                 return comm
 
             def destroy(self) -> None:
                 step("destroy")
                 for region in self.regions:
                     regions.remove(region)
+                if fake.queues is not None:
+                    fake.queues.close()
+                    fake.queues = None
                 assert set(fake.live) <= {"communicator", "device communicator"}, fake.live
                 fake.live.clear()
 
+        self._engines = engines
+        self.queues: QueueSet | None = None
         self.UniqueId, self.Communicator = UniqueIdObject, Communicator
         self.CCODevCommRequirements = CCODevCommRequirements
+
+    def device_structures(self, comm: Any, queues: int) -> int:
+        """A device communicator in memory, as the header of amd-mori lays it out; queues only with MORI_ENABLE_SDMA."""
+        count, table = 0, 0
+        if os.environ.get("MORI_ENABLE_SDMA") == "1" and self._engines is not None:
+            self.queues = self.queues or self._engines.open(comm.rank, comm.world_size, queues)
+            count, table = self.queues.per_peer, self.queues.table
+        facts = (comm.rank, comm.world_size, comm.lsa_size, comm.lsa_rank, 0, 0, comm.flat_base, comm.per_rank_size)
+        self.structure = bytearray(struct.pack("<6i2Q128xI4xQ2Q", *facts, count, table, 0, 0))
+        return ctypes.addressof(ctypes.c_char.from_buffer(self.structure))

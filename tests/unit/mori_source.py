@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 import zipfile
 from dataclasses import dataclass, field
@@ -88,8 +89,14 @@ class MoriSource:
 
     def constant(self, name: str) -> int | None:
         """Value of a constant or enumerator."""
-        match = re.search(rf"\b{name} = (0x[0-9A-Fa-f]+|\d+)", self.header)
-        return int(match[1], 0) if match else None
+        match = re.search(rf"\b{name} = ((?:0x[0-9A-Fa-f]+|\d+)(?: \* \d+)*)", self.header)
+        return math.prod(int(factor, 0) for factor in match[1].split(" * ")) if match else None
+
+    def fields(self, packet: str) -> list[tuple[str, int]]:
+        """(name, bits) of a packet's bit fields, in order over all its unions."""
+        match = re.search(rf"^typedef struct {packet}_TAG \{{\n(.*?)^\}}", self.header, re.M | re.S)
+        found = re.findall(r"^\s+unsigned int (\w+) : (\d+);", match[1], re.MULTILINE) if match else []
+        return [(name, int(bits)) for name, bits in found]
 
     @property
     def comments(self) -> str:

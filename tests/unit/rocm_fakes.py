@@ -228,7 +228,8 @@ class RocmWorld:
 
     def target(self, device: str = "auto") -> EmulatedRocmTarget:
         faults, gpu = self._node.faults.get(self.rank, {}), CpuGpu(self.rank)
-        cco = FakeCco(self._node.flat, self._context.node.regions, self.log, faults, lambda: gpu.guards > 0)
+        node = self._context.node
+        cco = FakeCco(self._node.flat, node.regions, self.log, faults, lambda: gpu.guards > 0, node.engines)
         target = self._target(self._context, self._node.fake, cco, gpu)
         self._node.targets[self.rank] = target
         self.targets.append(target)

@@ -73,6 +73,9 @@ def faults(source: MoriSource) -> list[str]:
         have = source.members(structure)
         if have[: len(members)] != list(members):
             found.append(f"{structure} starts with {have[: len(members)]} instead of {list(members)}")
+    for packet, fields in cco.PACKETS.items():
+        if source.fields(packet) != list(fields):
+            found.append(f"{packet} has fields {source.fields(packet)} instead of {list(fields)}")
     for name, value in cco.CONSTANTS.items():
         if source.constant(name) != value:
             found.append(f"{name} is {source.constant(name)} instead of {value}")
@@ -136,6 +139,17 @@ CHANGES: dict[str, tuple[str, Callable[[str], str], str]] = {
         "header",
         changed("  void* flatBase;\n  size_t perRankSize;\n", "  size_t perRankSize;\n  void* flatBase;\n"),
         "ccoDevComm starts",
+    ),
+    "other queue": (
+        "header",
+        changed("  HSAuint64* rptr;\n  HSAuint64* wptr;\n", "  HSAuint64* wptr;\n  HSAuint64* rptr;\n"),
+        "ccoSdmaQueueDeviceHandle starts",
+    ),
+    "other ring": ("header", changed("QUEUE_SIZE = 256 * 1024", "QUEUE_SIZE = 512 * 1024"), "QUEUE_SIZE is 524288"),
+    "other packet": (
+        "header",
+        changed("unsigned int count : 30;", "unsigned int count : 22;"),
+        "COPY_LINEAR has fields",
     ),
     "other type": ("header", changed("  uint32_t stride4G;", "  uint64_t stride4G;"), "ccoWindowDevice starts"),
     "other version": ("header", changed("CCO_API_VERSION = 1", "CCO_API_VERSION = 2"), "CCO_API_VERSION is 2"),

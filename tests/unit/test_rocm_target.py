@@ -325,3 +325,39 @@ def test_a_failure_reaches_pinned_memory_and_the_next_call(node: FakeNode) -> No
     texts = LocalWorld(2).run(lambda ctx: body(ctx, RocmWorld(ctx, node, PinnedTarget)))
     assert all("16 x bf16" in text and "8 x bf16" in text for text in texts)
     assert_nothing_held(node)
+
+
+# --- copy engines ---
+
+
+def test_queues_of_mori_reach_the_op(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read back through HIP, from structures as the header of amd-mori lays them out."""
+    monkeypatch.setenv("MORI_ENABLE_SDMA", "1")
+
+    def body(ctx: RankContext, world: RocmWorld) -> tuple[int, int]:
+        comm = world.target().communicator(1 << 16)
+        device = comm.create_dev_comm(2)
+        queues, fault = device.copy_queues, device.copy_engine_fault
+        comm.destroy()
+        assert fault is None
+        assert queues is not None
+        return queues.per_peer, queues.world
+
+    assert run(node, body) == [(2, 2), (2, 2)]
+
+
+def test_no_queues_of_mori_are_explained(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MORI_ENABLE_SDMA", raising=False)
+
+    def body(ctx: RankContext, world: RocmWorld) -> tuple[str | None, str | None]:
+        comm = world.target().communicator(1 << 16)
+        asked, not_asked = comm.create_dev_comm(1), comm.create_dev_comm()
+        comm.destroy()
+        assert asked.copy_queues is None
+        assert not_asked.copy_queues is None
+        return asked.copy_engine_fault, not_asked.copy_engine_fault
+
+    for asked, not_asked in run(node, body):
+        assert asked is not None
+        assert asked.startswith("MORI_ENABLE_SDMA is not set")
+        assert not_asked is None
