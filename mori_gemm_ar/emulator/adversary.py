@@ -33,6 +33,7 @@ class Adversary:
     delay: float = 0.06  # at a scheduling point, some waves fall asleep for a while
     preempt: float = 0.3  # waves pause right after a publication
     late: float = 0.5  # per round, the end of a kernel goes unnoticed
+    engine: float = 0.3  # a copy engine's packet waits until nothing else can move
     domain: CacheDomain = CacheDomain.WORKGROUP
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mori_gemm_ar.emulator.engine_settings import EngineSettings
+from mori_gemm_ar.emulator.weak import WeakMemory
 from mori_gemm_ar.errors import EmulatorError
 from mori_gemm_ar.layout.copy_queue import (
     DWORDS,
@@ -139,9 +140,10 @@ class CopyEngine:
         """Start packets in order, up to a fence or atomic that has to wait."""
         started = False
         while self._next < self._doorbell and len(self._started) < _IN_FLIGHT:
-            if "stalled" in self._faults and self._packets >= self._settings.faults.stalled_after:
-                break
             packet, size = self._fetch()
+            spent = self._packets >= self._settings.faults.stalled_after
+            if "stalled" in self._faults and packet is not None and spent:
+                break
             one = _Started(packet, self._next, self._next + size, [], self._delays())
             if isinstance(packet, Copy):
                 self._check(packet.source, packet.nbytes, one, "source")
@@ -158,7 +160,8 @@ class CopyEngine:
         return started
 
     def _delays(self) -> bool:
-        return self._node.memory.weak and bool(self._random.random() < self._settings.last_moment)
+        memory = self._node.memory
+        return isinstance(memory, WeakMemory) and bool(self._random.random() < memory.adversary.engine)
 
     def _fetch(self) -> tuple[Packet | None, int]:
         """The packet at the next position, and its bytes."""

@@ -31,7 +31,7 @@ class EngineFaults:
     def __post_init__(self) -> None:
         for one in fields(self):
             value = getattr(self, one.name)
-            if isinstance(value, int):
+            if one.name in ("stalled_after", "late_ticks"):
                 if value < 0:
                     raise ConfigError(f"{one.name}={value} must not be negative")
                 continue
@@ -55,17 +55,15 @@ class EngineFaults:
 class EngineSettings:
     """How the engines of a node run. Every choice is legal, so a right program passes with any of them.
 
-    ordered: copies of one queue land in the order in which they were posted. busy: probability that a copy moves a
-    piece in a round. last_moment: probability, in weak memory, that a packet waits until nothing else can move.
+    seed: of their choices; None takes that of the weak memory, or of the world. ordered: copies of one queue land in
+    the order in which they were posted. busy: probability that a copy moves a piece in a round.
     """
 
-    seed: int = 0
+    seed: int | None = None
     ordered: bool = False
     busy: float = 0.5
-    last_moment: float = 0.3
     faults: EngineFaults = field(default_factory=EngineFaults)
 
     def __post_init__(self) -> None:
-        for name in ("busy", "last_moment"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ConfigError(f"{name}={getattr(self, name)} must be a probability, 0..1")
+        if not 0.0 <= self.busy <= 1.0:
+            raise ConfigError(f"busy={self.busy} must be a probability, 0..1")

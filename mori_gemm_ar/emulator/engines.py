@@ -11,6 +11,7 @@ import numpy as np
 from mori_gemm_ar.emulator.engine import CopyEngine, QueueAddresses
 from mori_gemm_ar.emulator.engine_queues import QueueSet
 from mori_gemm_ar.emulator.engine_settings import EngineSettings
+from mori_gemm_ar.emulator.weak import WeakMemory
 from mori_gemm_ar.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,15 +22,19 @@ class Engines:
     """Engines in seeded order. `settings` holds for queues that are opened later."""
 
     def __init__(self, node: Node, settings: EngineSettings) -> None:
-        self.node, self.settings = node, settings
-        self.random = np.random.default_rng(settings.seed)
+        self.node = node
         self._engines: list[CopyEngine] = []
+        self.configure(settings)
 
-    def configure(self, settings: EngineSettings) -> None:
-        """Other settings. Raises `ConfigError` once there are queues."""
+    def configure(self, settings: EngineSettings, seed: int = 0) -> None:
+        """Other settings; `seed` counts where they have none. Raises `ConfigError` once there are queues."""
         if self._engines:
             raise ConfigError("engines must be set before the first queue is opened; make a new node")
-        self.settings, self.random = settings, np.random.default_rng(settings.seed)
+        self.settings, memory = settings, self.node.memory
+        if settings.seed is None and isinstance(memory, WeakMemory):
+            self.random = memory.random.spawn(1)[0]  # leaves the choices of the memory as they are
+        else:
+            self.random = np.random.default_rng(seed if settings.seed is None else settings.seed)
 
     def fault(self, gpu: int, world: int, per_peer: int) -> str | None:
         """Why a GPU has no queues, or None."""

@@ -283,8 +283,7 @@ class LocalWorld:
         if self._scheduler is not None:
             raise ConfigError("run must not be nested inside a run of the same LocalWorld")
         node = self._make_node(self.size)
-        if self._engines is not None:
-            node.engines.configure(self._engines)
+        node.engines.configure(self._engines or node.engines.settings, self.seed)
         scheduler = self._scheduler = _Scheduler(node, self.seed)
         self._meetings.clear()
         try:
