@@ -77,6 +77,11 @@ class Engines:
             moved |= engine.step(last_moment=True)
         return moved
 
+    def settle(self) -> None:
+        """Let engines go on until nothing of them moves: for a node that nobody steps when its kernels have ended."""
+        while self.undrained and self.idle_round():
+            pass
+
     @property
     def undrained(self) -> bool:
         """Whether any queue holds work that has not landed."""

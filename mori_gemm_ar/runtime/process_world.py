@@ -50,12 +50,13 @@ class _ProcessHost:
         """Run this rank's GPU until `condition()` holds."""
         self._world.require_own_process()
         HEART.beat(now=True)
-        while not condition():
-            try:
+        try:
+            while not condition():
                 self.node.step()
-            except Exception as error:
-                self.give_up(f"{type(error).__name__}: {error}")
-                raise
+            self.node.engines.settle()  # peers may wait for what they bring
+        except Exception as error:
+            self.give_up(f"{type(error).__name__}: {error}")
+            raise
 
     def give_up(self, reason: str) -> None:
         """Tell ranks that wait for this one in a kernel that it will not come."""
