@@ -7,20 +7,50 @@ from __future__ import annotations
 import numpy as np
 
 u2, u4, u8, i4, i8, f4, f8 = np.uint16, np.uint32, np.uint64, np.int32, np.int64, np.float32, np.float64
+_TINY = f4(2.0**-126)  # below it float32 has fewer digits
 
 
 def fma32(a, b, c) -> np.ndarray:
     """float32 a*b + c with one rounding: float64 sum, corrected where double rounding could differ."""
-    product = np.asarray(a).astype(f8) * np.asarray(b).astype(f8)
-    addend = np.asarray(c).astype(f8)
-    total = np.asarray(product + addend)
-    bits = total.view(u8)
-    risky = ((bits & u8(0x1FFFFFFF)) == u8(0x10000000)) | (np.abs(total) < f8(2.0**-126))
-    if risky.any():
-        product, addend, total = np.broadcast_arrays(product, addend, total)
-        total = total.copy()
-        total[risky] = _round_to_odd(product[risky], addend[risky], total[risky])
-    return total.astype(f4)
+    a, b, c = np.asarray(a), np.asarray(b), np.asarray(c)
+    exact = _exact_product(a, b)
+    if exact is not None:
+        return exact + c
+    product = a.astype(f8) * b.astype(f8)
+    total = np.asarray(product + c.astype(f8))
+    result = total.astype(f4)
+    risky = (total.view(u8) & u8(0x1FFFFFFF)) == u8(0x10000000)
+    if _lowest(result) <= _TINY:
+        risky |= (np.abs(total) <= f8(_TINY)) & (total != 0)
+    where = np.flatnonzero(risky)
+    if len(where):
+        product, addend = (np.broadcast_to(part, total.shape).take(where) for part in (product, c.astype(f8)))
+        np.put(result, where, _round_to_odd(product, addend, total.take(where)).astype(f4))
+    return result
+
+
+def _lowest(values: np.ndarray) -> np.generic | float:
+    """Smallest magnitude; 0 if there is a NaN or no value, so that the caller looks closer."""
+    lowest = np.abs(values).min(initial=np.inf)
+    return lowest if lowest < np.inf else 0.0
+
+
+def _powers_of_two(values: np.ndarray) -> bool:
+    """Whether no value has a mantissa. The first one nearly always tells, so that the answer no is cheap."""
+    bits = values.view(u4)
+    return not bits.item(0) & 0x7FFFFF and not (bits & u4(0x7FFFFF)).any() if bits.size else False
+
+
+def _exact_product(a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
+    """a*b if float32 holds it exactly: a factor is a power of two, and nothing overflows or gets too small."""
+    if not (_powers_of_two(b) or _powers_of_two(a)):
+        return None
+    product = np.asarray(a * b)
+    size = np.abs(product)
+    if not size.max() < np.inf:
+        return None
+    exact = size.min() >= _TINY or ((size >= _TINY) | (a == 0) | (b == 0)).all()
+    return product if exact else None
 
 
 def _round_to_odd(product: np.ndarray, addend: np.ndarray, total: np.ndarray) -> np.ndarray:
