@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from mori_gemm_ar.ar import AllReduceOp, lsa
+from mori_gemm_ar.ar import AllReduceOp, options
 from mori_gemm_ar.compile.store import CodeStore
 from mori_gemm_ar.emulator import MemoryRegion
 from mori_gemm_ar.errors import MoriGemmArError
@@ -33,8 +33,8 @@ class Injected(OSError):
 FAULTS: dict[str, tuple[Any, str]] = {
     "target": (ProcessWorld, "target"),
     "store": (CodeStore, "get"),
-    "parse": (lsa, "kernel_of"),
-    "window_map": (lsa, "allreduce_window"),
+    "parse": (emulated, "kernel_of"),
+    "window_map": (options, "allreduce_window"),
     "limits": (shared_memory, "reason_not_available"),
     "memfd": (shared_memory.os, "memfd_create"),
     "fallocate": (shared_memory.os, "posix_fallocate"),

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import torch
 
-from mori_gemm_ar.ar import AllReduceOp, lsa
+from mori_gemm_ar.ar import AllReduceOp, options
+from mori_gemm_ar.ar import op as op_module
 from mori_gemm_ar.compile.store import CodeObject, CodeStore, default_store
 from mori_gemm_ar.errors import (
     CollectiveError,
@@ -33,8 +34,8 @@ WORLD = 3
 FAULTS: dict[str, tuple[str, Any, str, type[Exception]]] = {
     "target": ("check arguments", RankContext, "target", CollectiveSetupError),
     "store": ("load kernels", CodeStore, "get", CollectiveSetupError),
-    "parse": ("load kernels", lsa, "kernel_of", CollectiveSetupError),
-    "window_map": ("lay out the window", lsa, "allreduce_window", CollectiveSetupError),
+    "parse": ("load kernels", emulated, "kernel_of", CollectiveSetupError),
+    "window_map": ("lay out the window", options, "allreduce_window", CollectiveSetupError),
     "unique_id": ("name the communicator", Communicator, "get_unique_id", CollectiveSetupError),
     "init": ("reserve symmetric memory", Communicator, "init", CollectiveSetupError),
     "mapping": ("reserve symmetric memory", symmetric.FlatMemory, "__init__", CollectiveSetupError),
@@ -148,7 +149,10 @@ def test_a_wrong_sum_in_the_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for error in run(WORLD, body):
         assert isinstance(error, CollectiveError)
-        assert "self-test of the 1-stage all-reduce gave [0.0, 0.0, 0.0, 0.0] instead of 6; peers' memory" in str(error)
+        assert (
+            "self-test of the 1-stage all-reduce by load and store gave 0.0 instead of -54.0 at element 0; peers' memory"
+            in (str(error))
+        )
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
@@ -213,10 +217,10 @@ def test_foreign_code(name: str, ranks: set[int], monkeypatch: pytest.MonkeyPatc
     change, message = TEXTS[name]
 
     def body(ctx: RankContext) -> MoriGemmArError:
-        monkeypatch.setattr(lsa, "default_store", lambda: ForeignStore(change, ranks))
+        monkeypatch.setattr(op_module, "default_store", lambda: ForeignStore(change, ranks))
         ctx.barrier()
         error = attempt(ctx)
-        monkeypatch.setattr(lsa, "default_store", default_store)
+        monkeypatch.setattr(op_module, "default_store", default_store)
         ctx.barrier()
         works(ctx)
         return error
@@ -236,7 +240,7 @@ def test_code_with_other_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
         return isa[:start] + isa[isa.index("    .group_segment_fixed_size", start) :]
 
     def body(ctx: RankContext) -> MoriGemmArError:
-        monkeypatch.setattr(lsa, "default_store", lambda: ForeignStore(drop_last_argument, {0, 1, 2}))
+        monkeypatch.setattr(op_module, "default_store", lambda: ForeignStore(drop_last_argument, {0, 1, 2}))
         ctx.barrier()
         return attempt(ctx)
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from mori_gemm_ar.ar import AllReduceOp
+from mori_gemm_ar.ar.options import Options
 from mori_gemm_ar.errors import ClosedError, CollectiveSetupError, ConcurrentUseError, ConfigError
 from mori_gemm_ar.layout import Stage
 from mori_gemm_ar.runtime import RankContext
@@ -86,7 +87,9 @@ def test_ranks_that_disagree_about_the_op(different: dict[str, Any]) -> None:
 
     texts = run(3, body)
     assert len(set(texts)) == 1
-    assert texts[0].startswith("max_bytes, stage and dtypes must be equal on all ranks; got rank 0: (256, None, ")
+    assert texts[0].startswith(
+        "max_bytes, stage, dtypes, transport and queues must be equal on all ranks; got rank 0: (256, None, "
+    )
     assert all(f"rank {rank}: " in texts[0] for rank in range(3))
 
 
@@ -227,7 +230,7 @@ def test_a_closed_op() -> None:
 
 def test_an_op_that_was_not_created() -> None:
     def body(ctx: RankContext) -> None:
-        op = AllReduceOp(ctx, ctx.target(), 256, 1.0, None)
+        op = AllReduceOp(ctx, ctx.target(), Options.checked(1, 256, None, (torch.bfloat16,), "lsa", 1), 1.0)
         for use in (lambda: op(X), op.check):
             with pytest.raises(ConfigError, match="must be"):
                 use()
