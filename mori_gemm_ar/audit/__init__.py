@@ -10,6 +10,7 @@ from __future__ import annotations
 from mori_gemm_ar.audit.contracts import (
     KernelContract,
     Poll,
+    Posts,
     Publish,
     Spelling,
     contract_named,
@@ -30,6 +31,7 @@ __all__ = [
     "KernelContract",
     "Policy",
     "Poll",
+    "Posts",
     "Publish",
     "RuleResult",
     "Spelling",

@@ -50,6 +50,17 @@ class Poll:
 
 
 @dataclass(frozen=True, slots=True)
+class Posts:
+    """Work for copy engines: at how many places, and what must be released before.
+
+    None: the kernel posts only what earlier kernels wrote, and they have released it by ending.
+    """
+
+    count: int
+    release: Policy | None = Policy.SC1
+
+
+@dataclass(frozen=True, slots=True)
 class KernelContract:
     """Declarations of one kernel. None means that the kernel declares nothing there, and nothing is checked."""
 
@@ -62,6 +73,7 @@ class KernelContract:
     releases: int | None = None  # L2 writebacks in the text; one wave of a block executes one between two barriers
     publishes: tuple[Publish, ...] = ()
     polls: tuple[Poll, ...] | None = None
+    posts: Posts | None = None
     # Every access that is not plain, with its number in the text.
     scoped: tuple[tuple[Spelling, int], ...] | None = None
     stores: tuple[tuple[Spelling, int], ...] | None = None  # every store to global memory
@@ -78,6 +90,22 @@ class KernelContract:
 def undeclared(name: str) -> KernelContract:
     """The contract of a kernel that declares nothing."""
     return KernelContract(name, declared=False)
+
+
+# ---- copy engines: what one put, the signal of one and one drain add to `scoped` and `stores` of a kernel ----------
+
+_DWORDS = {policy: Spelling("global_store_dwordx2", policy) for policy in (Policy.SC1, Policy.SYSTEM)}
+_LOOKS = {policy: Spelling("global_load_dwordx2", policy) for policy in (Policy.SC1, Policy.SYSTEM)}
+# Write pointer, turn and last seen read pointer; the doorbell.
+_TELLS = ((_DWORDS[Policy.SC1], 3), (_DWORDS[Policy.SYSTEM], 1))
+# The reservation; the last seen read pointer and the turn, twice; the read pointer.
+PUT_SCOPED = (
+    (Spelling("global_atomic_add_x2", Policy.SC0), 1), (_LOOKS[Policy.SC1], 3), (_LOOKS[Policy.SYSTEM], 1), *_TELLS,
+)  # fmt: skip
+PUT_STORES = ((Spelling("global_store_dwordx4"), 2), *_TELLS)
+SIGNAL_STORES = ((Spelling("global_store_dwordx4"), 2),)  # beside those of its put
+DRAIN_SCOPED = ((_LOOKS[Policy.SC1], 1), (_LOOKS[Policy.SYSTEM], 1))
+DRAIN_POLL = _LOOKS[Policy.SYSTEM]
 
 
 # ---- all-reduce ---------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from mori_gemm_ar.audit.contracts import KernelContract, Spelling
 from mori_gemm_ar.audit.flow import Flow
 from mori_gemm_ar.audit.lockstep import WaveGraph
 from mori_gemm_ar.audit.operations import Op, decode
+from mori_gemm_ar.audit.posting import Post, find_posts
 from mori_gemm_ar.audit.timeline import Timeline, Track
 from mori_gemm_ar.audit.uniform import Uniformity, Way
 from mori_gemm_ar.audit.values import LANES
@@ -65,9 +66,21 @@ class Subject:
 
     @cached_property
     def publishing(self) -> list[int]:
-        """Instructions that are declared to publish."""
+        """Instructions that are declared to publish; a doorbell tells an engine and has a rule of its own."""
         wanted = {publish.access for publish in self.contract.publishes}
-        return [n for n, op in enumerate(self.ops) if op.access is not None and self.spelling(n) in wanted]
+        own = {n for post in self.posts for n in (post.pointer, post.doorbell)}
+        found = [n for n, op in enumerate(self.ops) if op.access is not None and self.spelling(n) in wanted]
+        return [n for n in found if n not in own]
+
+    @cached_property
+    def posts(self) -> list[Post]:
+        """Where it gives work to copy engines."""
+        return find_posts(self.flow, self.ops)
+
+    @cached_property
+    def ring_stores(self) -> frozenset[int]:
+        """Stores to the rings of copy engines."""
+        return frozenset().union(*(post.ring for post in self.posts))
 
     def spelling(self, index: int) -> Spelling:
         """Mnemonic and policy of a memory instruction."""

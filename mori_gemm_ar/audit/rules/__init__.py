@@ -14,6 +14,7 @@ from mori_gemm_ar.audit.rules.accesses import cache_policy, peer_atomics, store_
 from mori_gemm_ar.audit.rules.barriers import barrier_balance
 from mori_gemm_ar.audit.rules.lds import lds_copies, lds_handover
 from mori_gemm_ar.audit.rules.polling import acquire_after_wait, bounded_waits, wait_loops
+from mori_gemm_ar.audit.rules.posting import doorbell_order
 from mori_gemm_ar.audit.rules.publication import one_release, publish_order, writeback_wait
 from mori_gemm_ar.audit.rules.registers import register_waits
 from mori_gemm_ar.audit.rules.resources import no_spills, no_waterfall, register_ceiling
@@ -27,6 +28,7 @@ RULES: tuple[Rule, ...] = (
     bounded_waits,
     acquire_after_wait,
     publish_order,
+    doorbell_order,
     writeback_wait,
     one_release,
     store_order,

@@ -147,7 +147,7 @@ def _choosers(subject: Subject, loop: Loop, chosen: set[int]) -> list[int]:
 def wait_loops(subject: Subject) -> Iterator[Finding]:
     """Every declared wait is a loop with a scoped load and a branch back, and no other loop waits (lesson L1)."""
     declared = subject.contract.polls
-    waits = find_waits(subject)
+    waits = [wait for wait in find_waits(subject) if not _posts(subject, wait)]
     if declared is not None:
         spellings = [subject.spelling(n) for wait in waits for n in wait.reads if _polls(subject, n)]
         for poll in declared:
@@ -166,6 +166,11 @@ def wait_loops(subject: Subject) -> Iterator[Finding]:
             access = subject.ops[index].access
             if access is not None and access.kind is Kind.LOAD and not access.policy.scoped:
                 yield at(subject.code[index], "a loop waits for a plain load: a cache may answer it for ever")
+
+
+def _posts(subject: Subject, wait: Wait) -> bool:
+    """Whether it waits for room in the ring of a copy engine, or for its turn there: it reads no data afterwards."""
+    return any(wait.loop.blocks <= post.blocks for post in subject.posts)
 
 
 def _polls(subject: Subject, index: int) -> bool:
@@ -192,7 +197,8 @@ def bounded_waits(subject: Subject) -> Iterator[Finding]:
 def acquire_after_wait(subject: Subject) -> Iterator[Finding]:
     """After a wait comes buffer_inv, before any barrier or load of data: else caches may hold what was there before."""
     declared = {poll.access: poll.acquire for poll in subject.contract.polls or ()}
-    waits = [w for w in find_waits(subject) if subject.spelling(w.reads[0]) in declared]
+    found = [w for w in find_waits(subject) if not _posts(subject, w)]
+    waits = [w for w in found if subject.spelling(w.reads[0]) in declared]
     if not waits:
         return
     ops = subject.ops

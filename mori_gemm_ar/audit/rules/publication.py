@@ -62,12 +62,14 @@ class Writes:
         )
 
 
-def _states(subject: Subject) -> Iterator[tuple[int, Writes]]:
+def release_states(subject: Subject) -> Iterator[tuple[int, Writes]]:
     """(index, state before it) of all instructions that a path reaches."""
     ops = subject.ops
     alone = subject.waves == 1  # a workgroup of one wave needs no barrier
 
     def step(state: Writes, index: int) -> Writes:
+        if index in subject.ring_stores:
+            return state  # no cache holds the ring, and a rule of its own waits for it
         state = state.after(ops[index])
         return replace(state, met=True) if alone else state
 
@@ -87,14 +89,14 @@ def publish_order(subject: Subject) -> Iterator[Finding]:
         if found != publish.count:
             yield Finding(0, str(publish.access), f"the text must publish {publish.count} times by this, not {found}")
     publishing = frozenset(subject.publishing)
-    for index, state in _states(subject):
+    for index, state in release_states(subject):
         if index in publishing:
-            why = _unreleased(state, needed[subject.spelling(index)])
+            why = unreleased(state, needed[subject.spelling(index)])
             if why:
                 yield at(subject.code[index], why)
 
 
-def _unreleased(state: Writes, release: Policy) -> str:
+def unreleased(state: Writes, release: Policy) -> str:
     """Why a publication comes too early, or an empty string."""
     if state.landed >= release.reach and state.met:
         return ""
@@ -151,7 +153,7 @@ def one_release(subject: Subject) -> Iterator[Finding]:
         waves = [w for first, all_ in subject.wave_classes.items() for w in all_ if _reaches(subject, first, index)]
         if len(waves) != 1:
             yield at(subject.code[index], f"one wave of a block must release, but waves {waves} may come here")
-    for index, state in _states(subject):
+    for index, state in release_states(subject):
         if subject.ops[index].kind is Kind.WRITEBACK and state.writebacks:
             yield at(subject.code[index], "a second writeback since the last barrier; one release per block is enough")
 
