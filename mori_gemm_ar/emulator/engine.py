@@ -18,7 +18,7 @@ import numpy as np
 
 from mori_gemm_ar.emulator.engine_settings import EngineSettings
 from mori_gemm_ar.emulator.weak import WeakMemory
-from mori_gemm_ar.errors import EmulatorError
+from mori_gemm_ar.errors import EmulatorError, RaceError
 from mori_gemm_ar.layout.copy_queue import (
     DWORDS,
     MAX_PUT_BYTES,
@@ -87,6 +87,9 @@ class CopyEngine:
         self._rptr = 0
         self._packets = 0
         self._started: deque[_Started] = deque()
+        # For the race detector: copies since the last fence, and how far the queue was drained when the doorbell rang.
+        self._unfenced: list[_Started] = []
+        self._drained = 0
 
     # ---- what others see -------------------------------------------------------------------------------------
     @property
@@ -131,7 +134,7 @@ class CopyEngine:
             self._fail(value, "the doorbell must be a multiple of 4 bytes")
         if value - self._rptr > RING_BYTES:
             self._fail(value, f"the doorbell must be within {RING_BYTES} bytes of the read pointer {self._rptr:#x}")
-        self._doorbell, self._seen_at = value, self._node.clock.ticks
+        self._doorbell, self._seen_at, self._drained = value, self._node.clock.ticks, self._rptr
         if self._agent is not None:
             self._agent.hear(self.addresses.doorbell)
         return True
@@ -149,8 +152,11 @@ class CopyEngine:
                 self._check(packet.source, packet.nbytes, one, "source")
                 self._check(packet.target, packet.nbytes, one, "target")
                 one.pieces = self._cut(packet.nbytes)
+                if self._agent is not None and not self._settings.ordered:
+                    self._check_order(packet, one)
             elif packet is not None:
                 self._check(packet.target, 8 if isinstance(packet, Add) else 4, one, "target")
+                self._unfenced.clear()
             else:
                 one.done = True
             self._packets += packet is not None
@@ -188,6 +194,24 @@ class CopyEngine:
             self._fail(one.position, f"{what} of {one.packet} must lie in a known region{hint}")
         if not isinstance(one.packet, Copy) and address % (8 if isinstance(one.packet, Add) else 4):
             self._fail(one.position, f"{what} of {one.packet} must be aligned")
+
+    def _check_order(self, packet: Copy, one: _Started) -> None:
+        """Raise `RaceError` for a copy that touches what an earlier one writes, or writes what it reads, unfenced.
+
+        Whoever posted it may have drained only what was behind the read pointer when its doorbell rang.
+        """
+        self._unfenced = [other for other in self._unfenced if other.end > self._drained]
+        for other in self._unfenced:
+            first = other.packet
+            assert isinstance(first, Copy)
+            pairs = ((first.target, packet.target), (first.target, packet.source), (first.source, packet.target))
+            if any(a < b + packet.nbytes and b < a + first.nbytes for a, b in pairs):
+                raise RaceError(
+                    f"{self.name}: {packet} at position {one.position:#x} and {first} at position {other.position:#x} "
+                    f"must not touch the same bytes without a drain, fence or atomic between them; they may land in "
+                    f"any order"
+                )
+        self._unfenced.append(one)
 
     def _fail(self, position: int, why: str) -> None:
         raise EmulatorError(f"{self.name}, position {position:#x} (ring + {position % RING_BYTES:#x}): {why}")

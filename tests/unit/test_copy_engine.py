@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from mori_gemm_ar.emulator import EVERYWHERE, EngineFaults, EngineSettings, MemoryRegion, Node
+from mori_gemm_ar.emulator.races.detector import RaceDetector
 from mori_gemm_ar.emulator.weak import WeakMemory
-from mori_gemm_ar.errors import ConfigError, EmulatorError
+from mori_gemm_ar.errors import ConfigError, EmulatorError, RaceError
 from mori_gemm_ar.layout import copy_queue
 from mori_gemm_ar.layout.copy_queue import MAX_PUT_BYTES, RING_BYTES, UNIT_BYTES, Add, Copy, Fence, decode, encode, unit
 
@@ -22,8 +23,14 @@ WHERE = "copy engine of GPU 0 to peer 1, queue 0, position 0x"
 class Bench:
     """A GPU with one queue to a peer, and 64 KiB to copy in."""
 
-    def __init__(self, settings: EngineSettings | None = None, weak: int | None = None, nbytes: int = 1 << 16) -> None:
-        self.node = Node(2, memory=None if weak is None else WeakMemory(weak), engines=settings)
+    def __init__(
+        self,
+        settings: EngineSettings | None = None,
+        weak: int | None = None,
+        nbytes: int = 1 << 16,
+        node: Node | None = None,
+    ) -> None:
+        self.node = node or Node(2, memory=None if weak is None else WeakMemory(weak), engines=settings)
         self.queues = self.node.engines.open(0, 2, 1)
         self.engine = self.queues.engines[1]
         self.bytes = np.zeros(nbytes, np.uint8)
@@ -140,6 +147,33 @@ def test_the_ring_goes_round() -> None:
             bench.node.step()
     assert bench.posted > 2 * RING_BYTES
     assert int(bench.bytes[64:72].view(np.uint64)[0]) == 3 * (RING_BYTES // UNIT_BYTES - 1)
+
+
+OVERLAPS = {
+    "same target": ((8192, 0), (8192, 1024)),
+    "target, then source": ((8192, 0), (16384, 8192 + 1023)),
+    "source, then target": ((8192, 0), (1, 4096)),
+}
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("name", OVERLAPS)
+def test_copies_that_may_overtake_each_other_are_a_race(name: str, seed: int) -> None:
+    def posted(fenced: bool = False, drained: bool = False, **settings: object) -> None:
+        node = Node(2, engines=EngineSettings(seed=seed, **settings), races=RaceDetector())  # type: ignore[arg-type]
+        bench = Bench(node=node)
+        first, second = (Copy(bench.base + to, bench.base + of, 1024) for to, of in OVERLAPS[name])
+        bench.put(first)
+        bench.run(200 if drained else 0)
+        bench.put(*([Fence(bench.base + 32768, 1)] if fenced else []), second)
+        bench.run(50)
+        assert bench.drained
+
+    with pytest.raises(RaceError, match=r"queue 0: Copy.* and Copy.* at position 0x0 must not touch the same bytes"):
+        posted()
+    posted(fenced=True)
+    posted(drained=True)
+    posted(ordered=True)
 
 
 # --- strictness ---
