@@ -10,7 +10,7 @@ A binding name carries file, index and view: `v4` uint32, `v4_f` float32, `v4_h1
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -67,6 +67,15 @@ class Binding:
         return f"{self.file}{self.index}" + (f"_{suffix}" if suffix else "")
 
 
+@dataclass(frozen=True, slots=True)
+class Product:
+    """Where the product of a matrix instruction stands: name of the grid in the generated code, row, column."""
+
+    name: str
+    row: int
+    column: int
+
+
 @dataclass(slots=True)
 class Emitter:
     """Collects the lines, bindings and constants of one segment."""
@@ -76,7 +85,8 @@ class Emitter:
     constants: dict[str, object] = field(default_factory=dict)
     written: set[tuple[str, int]] = field(default_factory=set)
     lane_masks: dict[int, str] = field(default_factory=dict)
-    pending: list = field(default_factory=list)
+    ahead: Sequence[Instruction] = ()  # the rest of the segment, for matrix instructions
+    products: dict[int, Product | None] = field(default_factory=dict)  # by instruction; None: nothing is left to add
     temporaries: int = 0
     weak: bool = False
 

@@ -16,35 +16,42 @@ from mori_gemm_ar.isa import Instruction
 
 _i4, _u4, _f4 = np.int32, np.uint32, np.float32
 _FIELDS = _i4(-0x78100000)  # sign, four exponent and three mantissa bits where float32 has them
-_REBIAS = _f4(2.0**120)
+REBIAS_EXPONENT = 120  # of the power of two between what those fields mean in float32 and the value
+_REBIAS = _f4(2.0**REBIAS_EXPONENT)
 _SELECT = {"WORD_0": 0, "WORD_1": 16, "BYTE_0": 0, "BYTE_1": 8, "BYTE_2": 16, "BYTE_3": 24, "DWORD": 0}
 
 
-def _without_nan(codes: np.ndarray) -> np.ndarray:
-    """float32 of the e4m3fn bytes of a contiguous array, a NaN's code taken for the finite number it would be."""
+def decode_e4m3(codes: np.ndarray) -> np.ndarray:
+    """float32 of e4m3fn bytes (any shape, contiguous uint8)."""
     wide = codes.view(np.int8).astype(_i4)
     wide <<= _i4(20)
     wide &= _FIELDS
     values = wide.view(_f4)
     values *= _REBIAS
-    return values
-
-
-def decode_e4m3(codes: np.ndarray) -> np.ndarray:
-    """float32 of e4m3fn bytes (any shape, contiguous uint8)."""
-    values = _without_nan(codes)
     nan = codes & np.uint8(0x7F) == np.uint8(0x7F)
     if nan.any():
         values[nan] = np.nan
     return values
 
 
-def decode_words(words: np.ndarray) -> np.ndarray:
-    """float32 of four e4m3fn values in each contiguous uint32, lowest byte first; the last axis grows fourfold."""
-    values = _without_nan(words)
-    # A byte of 0x7f is the only one that carries into its top bit here.
-    if (((words & _u4(0x7F7F7F7F)) + _u4(0x01010101)) & _u4(0x80808080)).any():
-        values[words.view(np.uint8) & np.uint8(0x7F) == np.uint8(0x7F)] = np.nan
+def decode_planes(words: np.ndarray, factors: np.ndarray | np.float32 = _REBIAS) -> np.ndarray:
+    """float32 of four e4m3fn values in each of (n, size) contiguous uint32, as (n, 4, size), lowest byte first.
+
+    `factors` holds 2^REBIAS_EXPONENT times the scale of each value, in a shape that broadcasts.
+    """
+    n, size = words.shape
+    signed, fields = words.view(_i4), np.empty((n, 4, size), _i4)
+    for byte in range(3):
+        np.left_shift(signed, _i4(24 - 8 * byte), out=fields[:, byte])
+    # Arithmetic, so that the sign stays on top.
+    np.right_shift(fields[:, :3], _i4(4), out=fields[:, :3])
+    np.right_shift(signed, _i4(4), out=fields[:, 3])
+    fields &= _FIELDS
+    values = fields.view(_f4)
+    values *= factors
+    sizes = words.view(np.uint8) & np.uint8(0x7F)
+    if sizes.max(initial=0) == 0x7F:
+        values[(sizes == np.uint8(0x7F)).reshape(n, size, 4).swapaxes(1, 2)] = np.nan
     return values
 
 

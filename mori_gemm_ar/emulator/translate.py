@@ -21,6 +21,7 @@ from mori_gemm_ar.emulator import (
     float_helpers,
     fp8_ops,
     helpers,
+    matrix_math,
     matrix_ops,
     memory_ops,
     packed_ops,
@@ -199,18 +200,19 @@ def _emit_segment(kernel: Kernel, segment: Segment, weak: bool) -> Emitter:
         handler = HANDLERS.get(i.name, _no_code if plain else None)
         if handler is None:
             raise IsaError(f"kernel {kernel.name!r}, {i}: instruction {i.name!r} is not known to the emulator")
-        if emitter.pending and not i.name.startswith("v_mfma") and matrix_ops.conflicts(emitter.pending, i):
-            matrix_ops.flush(emitter)
+        if i.name.startswith("v_mfma"):
+            emitter.ahead = kernel.instructions[index + 1 : segment.end]
         modifiers = _Modifiers(i.modifiers)
+        before, emitter.written = emitter.written, set()
         try:
             handler(emitter, replace(i, modifiers=modifiers))
             modifiers.require_used()
+            matrix_ops.require_foreseen(i, emitter.written)
         except IsaError as error:
             raise IsaError(f"kernel {kernel.name!r}, {i}: {error}") from None
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             raise IsaError(f"kernel {kernel.name!r}, {i}: operands are not those of {i.name!r}") from error
-    if emitter.pending:
-        matrix_ops.flush(emitter)
+        emitter.written |= before
     return emitter
 
 
@@ -220,7 +222,8 @@ _NAMESPACE = {
     **scalar_ops.scalar_namespace(),
     **vector_ops.vector_namespace(),
     "np": np,
-    "multiply_add": matrix_ops.multiply_add,
+    "products": matrix_math.products,
+    "accumulate": matrix_math.accumulate,
     "encode_e4m3": fp8_ops.encode_e4m3,
     "unpack_e4m3": fp8_ops.unpack_e4m3,
 }

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from mori_gemm_ar.emulator.fp8_ops import decode_e4m3, decode_words, encode_e4m3
+from mori_gemm_ar.emulator.fp8_ops import decode_e4m3, decode_planes, encode_e4m3
 from mori_gemm_ar.errors import EmulatorError, IsaError
 from tests.kernel import pcode
 from tests.kernel.instructions import M0, State, execute
@@ -19,14 +19,15 @@ CODES = np.arange(256, dtype=np.uint8)
 def test_every_code_decodes_as_torch_decodes_it() -> None:
     expected = torch.from_numpy(CODES).view(torch.float8_e4m3fn).float().numpy()
     np.testing.assert_array_equal(decode_e4m3(CODES), expected)
-    np.testing.assert_array_equal(decode_words(CODES.view(np.uint32)).reshape(-1), expected)
+    planes = decode_planes(CODES.view(np.uint32).reshape(2, 32))
+    np.testing.assert_array_equal(planes.swapaxes(1, 2).reshape(-1), expected)
 
 
 def test_a_nan_code_in_any_byte_of_a_word_is_seen() -> None:
     for byte in range(4):
         for nan in (0x7F, 0xFF):
             word = np.array([0x7E7EFEFE & ~(0xFF << 8 * byte) | nan << 8 * byte], np.uint32)
-            assert np.isnan(decode_words(word)).tolist() == [n == byte for n in range(4)]
+            assert np.isnan(decode_planes(word[None]))[0, :, 0].tolist() == [n == byte for n in range(4)]
 
 
 def floats(rng: np.random.Generator) -> np.ndarray:

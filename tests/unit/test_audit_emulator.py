@@ -11,7 +11,7 @@ import pytest
 from mori_gemm_ar.audit.registers import EXEC_MASK, M0_MASK, SCC, names_of, reads_writes
 from mori_gemm_ar.commands.shipped import shipped_configs
 from mori_gemm_ar.compile.store import default_store
-from mori_gemm_ar.emulator import matrix_ops, translate
+from mori_gemm_ar.emulator import translate
 from mori_gemm_ar.emulator.emit import HANDLERS, Emitter
 from mori_gemm_ar.isa import Instruction, parse_isa
 
@@ -33,8 +33,6 @@ def emulated(i: Instruction) -> tuple[int, int]:
     """(registers that the emulator's code touches, registers that it writes), as sets."""
     emitter = Emitter()
     HANDLERS[i.name](emitter, i)
-    if emitter.pending:
-        matrix_ops.flush(emitter)
     touched = written = 0
     for file, index in emitter.written:
         written |= 1 << index + (SCALARS if file == "s" else 0)
