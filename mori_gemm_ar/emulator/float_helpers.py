@@ -38,7 +38,7 @@ def _lowest(values: np.ndarray) -> np.generic | float:
 def _powers_of_two(values: np.ndarray) -> bool:
     """Whether no value has a mantissa. The first one nearly always tells, so that the answer no is cheap."""
     bits = values.view(u4)
-    return not bits.item(0) & 0x7FFFFF and not (bits & u4(0x7FFFFF)).any() if bits.size else False
+    return bits.size > 0 and not bits.item(0) & 0x7FFFFF and int((bits << u4(9)).max()) == 0
 
 
 def _exact_product(a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
@@ -46,11 +46,11 @@ def _exact_product(a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
     if not (_powers_of_two(b) or _powers_of_two(a)):
         return None
     product = np.asarray(a * b)
-    size = np.abs(product)
-    if not size.max() < np.inf:
-        return None
-    exact = size.min() >= _TINY or ((size >= _TINY) | (a == 0) | (b == 0)).all()
-    return product if exact else None
+    size = product.view(u4) << u4(1)  # without the sign; from 2^-126 on and below infinity in one comparison
+    if int((size - u4(0x01000000)).max()) < 0xFE000000:
+        return product
+    whole = (size >= u4(0x01000000)) | (a == 0) | (b == 0)
+    return product if int(size.max()) < 0xFF000000 and whole.all() else None
 
 
 def _round_to_odd(product: np.ndarray, addend: np.ndarray, total: np.ndarray) -> np.ndarray:
@@ -88,14 +88,15 @@ def to_i32(value: np.ndarray) -> np.ndarray:
 
 def bf16_bits(value: np.ndarray) -> np.ndarray:
     """float32 to bfloat16 bits (in uint32), round to nearest even; NaN stays NaN and becomes quiet."""
-    bits = np.ascontiguousarray(value).view(u4)
-    rounded = (bits + u4(0x7FFF) + ((bits >> u4(16)) & u4(1))) >> u4(16)
-    return np.where(np.isnan(value), (bits >> u4(16)) | u4(0x40), rounded)
+    bits = np.asarray(value).view(u4)
+    upper = bits >> u4(16)
+    rounded = (bits + u4(0x7FFF) + (upper & u4(1))) >> u4(16)
+    nan = np.isnan(value)
+    return np.where(nan, upper | u4(0x40), rounded) if nan.any() else rounded
 
 
 def pack_bf16(low, high) -> np.ndarray:
     """Two float32 to packed bfloat16."""
-    low, high = np.broadcast_arrays(low, high)
     return bf16_bits(low) | (bf16_bits(high) << u4(16))
 
 

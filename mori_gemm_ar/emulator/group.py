@@ -20,12 +20,18 @@ if TYPE_CHECKING:
 _NONE = np.uint64(0)
 _VIEW = {"u": np.uint32, "i": np.int32, "f": np.float32, "w": np.uint16, "j": np.int16, "h": np.float16}
 _ITEM = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
+_SHIFT = {1: 0, 2: 1, 4: 2, 8: 3, 16: 4}
+
+
+def _aligned(index: np.ndarray, nbytes: int) -> bool:
+    """Whether all byte positions are multiples of the item size, a power of two."""
+    return nbytes != 12 and not int(np.bitwise_or.reduce(index)) & (nbytes - 1)
 
 
 def gather_bytes(memory: np.ndarray, index: np.ndarray, nbytes: int) -> np.ndarray:
     """Items at byte positions of a uint8 array."""
-    if nbytes != 12 and not (index & (nbytes - 1)).any():
-        return memory.view(_ITEM[nbytes])[index // nbytes]
+    if _aligned(index, nbytes):
+        return memory.view(_ITEM[nbytes])[index >> _SHIFT[nbytes]]
     if not (index & 3).any():
         words = memory.view(np.uint32)
         parts = [words[(index >> 2) + i] for i in range(nbytes // 4)]
@@ -38,8 +44,8 @@ def gather_bytes(memory: np.ndarray, index: np.ndarray, nbytes: int) -> np.ndarr
 def scatter_bytes(memory: np.ndarray, index: np.ndarray, access: Access, items: np.ndarray) -> None:
     """Write items at byte positions of a uint8 array."""
     nbytes = access.nbytes
-    if nbytes != 12 and not (index & (nbytes - 1)).any():
-        memory.view(_ITEM[nbytes])[index // nbytes] = items
+    if _aligned(index, nbytes):
+        memory.view(_ITEM[nbytes])[index >> _SHIFT[nbytes]] = items
         return
     raw = np.ascontiguousarray(items).view(np.uint8).reshape(len(index), nbytes)
     for i in range(nbytes):
@@ -161,13 +167,11 @@ class Group:
         """`s_waitcnt lgkmcnt`: LDS accesses take effect at once."""
 
     # ---- buffers ---------------------------------------------------------------------------------------------
-    def _buffer(self, base, records, lane_offset, scalar_offset, immediate: int):
-        """Address of each lane, its offset in the buffer, and the size of the buffer."""
+    def _buffer(self, base, records, lane_offset, scalar_offset, immediate: int, nbytes: int):
+        """Address of each lane; and None if all bytes of all lanes lie inside, else each lane's offset and the size."""
         if ((base >> np.uint64(48)) & np.uint64(0x3FFF)).any():
             raise EmulatorError(f"kernel {self.pool.program.kernel.name}: structured buffers are not modelled")
-        offset = np.uint64(immediate) if lane_offset is None else lane_offset.astype(np.uint64) + np.uint64(immediate)
         scalar = np.asarray(scalar_offset).astype(np.uint64).reshape(-1, 1)
-        offset = offset + scalar
         start = (base & np.uint64(0xFFFFFFFFFFFF))[:, None]
         limit = (records & np.uint64(0xFFFFFFFF))[:, None]
         if (scalar > limit).any():
@@ -175,42 +179,50 @@ class Group:
             raise EmulatorError(
                 f"kernel {self.pool.program.kernel.name}: the scalar offset of a buffer access must not exceed its size"
             )
-        offset = np.broadcast_to(offset, (self.n, 64))
-        return start + offset, offset, limit
+        lane = np.zeros((1, 1), np.uint32) if lane_offset is None else lane_offset
+        fixed = scalar + np.uint64(immediate)
+        address = np.broadcast_to((start + fixed) + lane, (self.n, 64))
+        if int(lane.max()) + int(fixed.max()) + nbytes <= int(limit.min()):
+            return address, None
+        return address, (np.broadcast_to(fixed + lane, (self.n, 64)), limit)
+
+    def _buffer_parts(self, address, outside, access: Access, rows):
+        """The registers of a partly outside access one by one: (lanes inside, address, access, registers)."""
+        offset, limit = outside
+        part = Access(min(4, access.nbytes), 1, access.signed, access.half)
+        for n, row in enumerate(rows):
+            valid = offset + np.uint64(4 * n + part.nbytes) <= limit
+            yield valid, address + np.uint64(4 * n), part, (row,)
 
     def buffer_load(
         self, site: int, k, base, records, lane_offset, scalar_offset, immediate, access, rows, policy
     ) -> None:
         """Vector load through a descriptor; dwords past its end read 0."""
-        address, offset, limit = self._buffer(base, records, lane_offset, scalar_offset, immediate)
-        inside = offset + np.uint64(access.nbytes) <= limit
-        if inside.all():
+        address, outside = self._buffer(base, records, lane_offset, scalar_offset, immediate, access.nbytes)
+        if outside is None:
             return self.load(site, k, address, access, rows, policy)
-        for n, row in enumerate(rows):
-            part = Access(min(4, access.nbytes), 1, access.signed, access.half)
-            valid = offset + np.uint64(4 * n + part.nbytes) <= limit
-            np.copyto(row, row.dtype.type(0), where=k)
-            self.load(site, valid if k is True else valid & k, address + np.uint64(4 * n), part, (row,), policy)
+        for valid, place, part, row in self._buffer_parts(address, outside, access, rows):
+            np.copyto(row[0], row[0].dtype.type(0), where=k)
+            self.load(site, valid if k is True else valid & k, place, part, row, policy)
         return None
 
     def buffer_store(
         self, site: int, k, base, records, lane_offset, scalar_offset, immediate, access, rows, policy
     ) -> None:
         """Vector store through a descriptor; dwords past its end are dropped."""
-        address, offset, limit = self._buffer(base, records, lane_offset, scalar_offset, immediate)
-        inside = offset + np.uint64(access.nbytes) <= limit
-        if inside.all():
+        address, outside = self._buffer(base, records, lane_offset, scalar_offset, immediate, access.nbytes)
+        if outside is None:
             return self.store(site, k, address, access, rows, policy)
-        for n, row in enumerate(rows):
-            part = Access(min(4, access.nbytes), 1, access.signed, access.half)
-            valid = offset + np.uint64(4 * n + part.nbytes) <= limit
-            self.store(site, valid if k is True else valid & k, address + np.uint64(4 * n), part, (row,), policy)
+        for valid, place, part, row in self._buffer_parts(address, outside, access, rows):
+            self.store(site, valid if k is True else valid & k, place, part, row, policy)
         return None
 
     def buffer_range(self, base, records, lane_offset, scalar_offset, immediate, nbytes: int):
         """Address of each lane, and whether all its bytes lie inside (True: in every lane)."""
-        address, offset, limit = self._buffer(base, records, lane_offset, scalar_offset, immediate)
-        inside = offset + np.uint64(nbytes) <= limit
+        address, outside = self._buffer(base, records, lane_offset, scalar_offset, immediate, nbytes)
+        if outside is None:
+            return address, True
+        inside = outside[0] + np.uint64(nbytes) <= outside[1]
         return address, True if inside.all() else inside
 
     def buffer_atomic(
@@ -228,15 +240,16 @@ class Group:
     def _lds_index(self, site: int, k, address, access: Access) -> np.ndarray:
         """Byte position of each active lane in the pool's LDS."""
         pool = self.pool
-        address = np.broadcast_to(address, (self.n, 64)).astype(np.int64)
-        flat = address + pool.wave_lds[self.sel][:, None]
+        address = np.broadcast_to(address, (self.n, 64))
         high = address if k is True else address[k]
         if high.size and int(high.max()) + access.nbytes > pool.lds_bytes:
-            wave, lane = np.argwhere((address + access.nbytes > pool.lds_bytes) & (True if k is True else k))[0]
+            wide = address.astype(np.int64)
+            wave, lane = np.argwhere((wide + access.nbytes > pool.lds_bytes) & (True if k is True else k))[0]
             raise MemoryFault(
                 f"{self.where(site, int(wave))}, lane {lane}: LDS access at {int(address[wave, lane]):#x} "
                 f"must lie below {pool.lds_bytes:#x}"
             )
+        flat = address + pool.wave_lds[self.sel][:, None]
         return flat.reshape(-1) if k is True else flat[k]
 
     def lds_load(self, site: int, k, address, access: Access, rows) -> None:

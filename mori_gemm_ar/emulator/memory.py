@@ -159,6 +159,9 @@ class FunctionalMemory(EngineMemory):
     def check(self, g: Group, site: int, k, address: np.ndarray, nbytes: int) -> None:
         """Raise `MemoryFault` unless every active lane of the (n, 64) addresses stays in a known region."""
         if k is True:
+            first = int(address.min())
+            if self.regions.find(first, int(address.max()) - first + nbytes) is not None:
+                return
             low, high = address.min(axis=1), address.max(axis=1)
         else:
             active = k.any(axis=1)
@@ -270,11 +273,11 @@ class FunctionalMemory(EngineMemory):
     def land_copy(pool: Pool, place: np.ndarray, items: np.ndarray, access: Access) -> None:
         """Write copied rows to LDS."""
         if access.nbytes == 16 and not (place & 15).any():
-            pool.lds.view(np.complex128)[place // 16] = items.view(np.complex128)[:, 0]
+            pool.lds.view(np.complex128)[place >> 4] = items.view(np.complex128)[:, 0]
             return
         words = pool.lds.view(np.uint32)
         for word in range(access.nbytes // 4):
-            words[place // 4 + word] = items[:, word]
+            words[(place >> 2) + word] = items[:, word]
 
     # ---- atomics ---------------------------------------------------------------------------------------------
     def atomic(
