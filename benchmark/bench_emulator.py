@@ -28,7 +28,7 @@ from unittest import mock
 
 import typer
 
-from benchmark.emulator_kernels import GEMM, Kernel, gemm, rms_norm, vector_add
+from benchmark.emulator_kernels import BLOCKSCALE_GEMM, GEMM, Kernel, blockscale_gemm, gemm, rms_norm, vector_add
 from benchmark.report import git_commit, print_result, print_table, progress, versions
 from mori_gemm_ar.errors import EmulatorError
 
@@ -79,6 +79,8 @@ LIMITS = (
     Limit(SMALL, "best_s", 0.025, at_most=True),
     Limit(LARGE, "best_s", 1.0, at_most=True),
     Limit(GEMM, "of_reference", 0.12, at_most=False),
+    Limit(BLOCKSCALE_GEMM, "of_reference", 0.12, at_most=False),
+    Limit(BLOCKSCALE_GEMM, "best_s", 0.15, at_most=True),
     Limit(SMALL + WEAK, "of_functional", 5.0, at_most=True),
     Limit(GEMM + WEAK, "of_functional", 2.5, at_most=True),
 )
@@ -212,7 +214,7 @@ def measure(repeats: int) -> dict[str, Any]:
     lab = importlib.import_module("tests.kernel.flydsl_kernels")
     measured, reference = [], reference_seconds()
     small, product = partial(_measure_all_reduce, SMALL, 128, 1024), partial(_measure_kernel, gemm(lab))
-    with progress("kernels", 3 * (repeats + 1) + 4 * (repeats + 2)) as on_step:
+    with progress("kernels", 3 * (repeats + 1) + 5 * (repeats + 2)) as on_step:
         for work in (
             small,
             partial(small, weak=True),
@@ -221,6 +223,7 @@ def measure(repeats: int) -> dict[str, Any]:
             partial(_measure_kernel, rms_norm(lab)),
             product,
             partial(product, weak=True),
+            partial(_measure_kernel, blockscale_gemm()),
         ):
             measured.append(work(repeats, on_step))
             reference = min(reference, reference_seconds())

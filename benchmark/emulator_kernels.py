@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 BF16_GATE = 2.1e-3  # 1.3 times the error of rounding normal data to bf16 once, 1.66e-3
 GEMM = "bf16 GEMM 1024x1024xK1024"
+BLOCKSCALE_GEMM = "blockscale fp8 GEMM [1024,1024]xK512"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,36 @@ def gemm(kernels: Any) -> Kernel:
         (a.data_ptr(), b.data_ptr(), c.data_ptr(), n, k),
         {"a": a, "b": b, "c": c},
         lambda: _require_close(GEMM, c, expected, BF16_GATE),
+        2 * m * n * k,
+    )
+
+
+def blockscale_gemm() -> Kernel:
+    """fp8 with a scale for each 1x128 of A and 128x128 of B, B preshuffled; scales with all bits of float32."""
+    import torch
+
+    from mori_gemm_ar.compile.store import default_store
+    from mori_gemm_ar.gemm import preshuffle_b
+    from mori_gemm_ar.layout import MI355X, BLayout, GemmProblem, Recipe, select_gemm
+
+    m, n, k, block = 1024, 1024, 512, 128
+    generator = torch.Generator().manual_seed(4)
+    a, b = ((torch.randn((rows, k), generator=generator) * 64).to(torch.float8_e4m3fn) for rows in (m, n))
+    a_scale, b_scale = (torch.rand((rows, k // block), generator=generator) + 0.5 for rows in (m, n // block))
+    wide_b = b.double() * b_scale.double().repeat_interleave(block, 0).repeat_interleave(block, 1)
+    expected = (a.double() * a_scale.double().repeat_interleave(block, 1)) @ wide_b.T
+    c = torch.zeros((m, n), dtype=torch.bfloat16)
+    tensors = {"a": a, "b": preshuffle_b(b), "c": c, "a_scale": a_scale.T.contiguous(), "b_scale": b_scale}
+    config = select_gemm(GemmProblem(m, n, k, Recipe.BLOCKSCALE), BLayout.PRESHUFFLED, MI355X)
+    code = default_store().get(config)
+    return Kernel(
+        BLOCKSCALE_GEMM,
+        code,
+        (config.blocks(m), 1),
+        code.manifest["resources"]["threads"],
+        (*(tensor.data_ptr() for tensor in tensors.values()), m),
+        tensors,
+        lambda: _require_close(BLOCKSCALE_GEMM, c, expected, BF16_GATE),
         2 * m * n * k,
     )
 

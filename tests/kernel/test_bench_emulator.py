@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from benchmark import bench_emulator, emulator_kernels
 from mori_gemm_ar.errors import EmulatorError
 
+GEMMS = (bench_emulator.GEMM, bench_emulator.BLOCKSCALE_GEMM)
 GENEROUS = 8.0  # times the limit; the suite may share two cores
 
 
@@ -40,25 +41,21 @@ def test_every_kernel_has_its_figures(row: dict[str, Any]) -> None:
     assert (row["device"], row["time_us"], row["repeats"]) == ("emulated", None, 1)
     assert row["reference"]["gflops"] > 0
     assert "OPENBLAS_NUM_THREADS=1" in row["reference"]["how"]
-    assert len(row["kernels"]) == 7
-    assert {bench_emulator.SMALL, bench_emulator.LARGE, bench_emulator.GEMM} < set(row["kernels"])
+    assert len(row["kernels"]) == 8
+    assert {bench_emulator.SMALL, bench_emulator.LARGE, *GEMMS} < set(row["kernels"])
     for name, figures in row["kernels"].items():
         assert 0 < figures["best_s"] <= figures["median_s"], name
         assert figures["wave_instructions"] > 1000, name
         assert figures["wave_instructions_per_s"] == figures["wave_instructions"] / figures["best_s"], name
         assert figures["in_reference_products"] > 0, name
-        assert (
-            (figures["of_reference"] is not None)
-            is (figures["matmul_share"] > 0)
-            is name.startswith(bench_emulator.GEMM)
-        )
+        assert (figures["of_reference"] is not None) is (figures["matmul_share"] > 0) is name.startswith(GEMMS)
         weak = name.endswith(bench_emulator.WEAK)
         assert (figures["of_functional"] is not None) is weak, name
-    assert row["kernels"][bench_emulator.GEMM]["matmul_share"] < 1
+    assert all(row["kernels"][name]["matmul_share"] < 1 for name in GEMMS)
 
 
 def test_limits_within_reach(row: dict[str, Any]) -> None:
-    assert len(row["limits"]) == len(bench_emulator.LIMITS) == 5
+    assert len(row["limits"]) == len(bench_emulator.LIMITS) == 7
     for limit in bench_emulator.LIMITS:
         value = row["kernels"][limit.name][limit.field]
         near = value <= limit.bound * GENEROUS if limit.at_most else value >= limit.bound / GENEROUS
