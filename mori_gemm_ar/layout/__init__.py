@@ -40,7 +40,7 @@ from mori_gemm_ar.layout.gemm import (
     tile_of_block,
 )
 from mori_gemm_ar.layout.gemm_terms import BLayout, Recipe, SmallRows, Tile
-from mori_gemm_ar.layout.geometry import LaunchGeometry, block_cap, capped_geometry, lsa_geometry
+from mori_gemm_ar.layout.geometry import LaunchGeometry, block_cap, capped_geometry, lsa_geometry, wire_geometry
 from mori_gemm_ar.layout.machine import MI355X, Machine
 from mori_gemm_ar.layout.ownership import DEFAULT_CHUNKS, OwnerSlices, PackOwnership, block_packs, pack_home
 from mori_gemm_ar.layout.problem import AllReduceProblem
@@ -58,6 +58,8 @@ from mori_gemm_ar.layout.terms import (
     Stage,
 )
 from mori_gemm_ar.layout.window import PayloadLayout, Region, RegionSpec, WindowMap, payload_layout
+from mori_gemm_ar.layout.wire import WireSlice, WireSplit
+from mori_gemm_ar.layout.wire_terms import Wire
 
 __all__ = [
     "CONTROL",
@@ -102,6 +104,9 @@ __all__ = [
     "Stage",
     "Tile",
     "WindowMap",
+    "Wire",
+    "WireSlice",
+    "WireSplit",
     "WrappingCounter",
     "a_scale_shape",
     "allreduce_window",
@@ -125,4 +130,5 @@ __all__ = [
     "signal_word",
     "split_signal_word",
     "tile_of_block",
+    "wire_geometry",
 ]

@@ -26,6 +26,9 @@ from mori_gemm_ar.layout.rules import (
 )
 from mori_gemm_ar.layout.terms import MAX_BLOCKS, MAX_WORLD, REGION_ALIGN, Gather, RegionKind, Stage, round_up
 from mori_gemm_ar.layout.window import Region, RegionSpec, WindowMap, payload_layout
+from mori_gemm_ar.layout.wire import wire_regions
+from mori_gemm_ar.layout.wire_rules import reason_not_columns, reason_not_wire, reason_not_wire_config
+from mori_gemm_ar.layout.wire_terms import Wire
 
 DEFAULT_THREADS = 512  # eight waves: two for each SIMD of a compute unit
 EPOCH_BYTES = 4
@@ -77,9 +80,13 @@ class AllReduceConfig:
     stage: Stage
     threads: int = DEFAULT_THREADS
     gather: Gather = Gather.INTERLEAVED
+    wire: Wire = Wire.EXACT
 
     def __post_init__(self) -> None:
-        require(reason_not_config(self.world, self.dtype, self.stage, self.threads, self.gather))
+        require(
+            reason_not_config(self.world, self.dtype, self.stage, self.threads, self.gather)
+            or reason_not_wire_config(self.world, self.dtype, self.stage, self.gather, self.wire)
+        )
 
     @property
     def key(self) -> str:
@@ -89,6 +96,8 @@ class AllReduceConfig:
             key += f"_t{self.threads}"
         if self.gather is not Gather.INTERLEAVED:
             key += f"_{self.gather.value}"
+        if self.wire.lossy:
+            key += f"_{self.wire.label}"
         return key
 
     @property
@@ -110,13 +119,24 @@ def select_stage(problem: AllReduceProblem, machine: Machine, in_place_in_window
 
 
 def select_config(
-    problem: AllReduceProblem, machine: Machine, stage: Stage | None = None, in_place_in_window: bool = False
+    problem: AllReduceProblem,
+    machine: Machine,
+    stage: Stage | None = None,
+    in_place_in_window: bool = False,
+    wire: Wire = Wire.EXACT,
 ) -> AllReduceConfig:
-    """The config for a call; a stage that the caller forces must fit the call."""
+    """The config for a call; a stage that the caller forces must fit the call.
+
+    A lossy wire always takes two stages, so that the bits of an element do not depend on the size of the call. In a
+    world of one nothing is sent and nothing is lost.
+    """
+    require(reason_not_wire(wire))
+    if problem.world == 1:
+        wire = Wire.EXACT
     if stage is None:
-        stage = select_stage(problem, machine, in_place_in_window)
+        stage = Stage.TWO if wire.lossy else select_stage(problem, machine, in_place_in_window)
     require(reason_not_stage(stage, in_place_in_window))
-    return AllReduceConfig(problem.world, problem.dtype, stage)
+    return AllReduceConfig(problem.world, problem.dtype, stage, wire=wire)
 
 
 # --- window ---
@@ -183,13 +203,18 @@ CONTROL = AllReduceControl(
 
 
 def payload_bytes(max_bytes: int) -> int:
+    """Bytes of a region that holds a whole payload."""
     return round_up(max_bytes, REGION_ALIGN) + PAYLOAD_SLACK
 
 
-def allreduce_window(max_bytes: int, world: int) -> WindowMap:
-    """Control regions, then `input` and `reduced`, for calls of up to `max_bytes`."""
-    require(reason_not_world(world) or reason_not_max_bytes(max_bytes))
-    specs = (RegionSpec("input", payload_bytes), RegionSpec("reduced", payload_bytes))
+def allreduce_window(max_bytes: int, world: int, wire: Wire = Wire.EXACT) -> WindowMap:
+    """Control regions, then `input` and what follows it, for calls of up to `max_bytes`; see `wire_regions`.
+
+    A lossy wire has no use for the exact one's `reduced`, of as many bytes as `input`.
+    """
+    require(reason_not_world(world) or reason_not_max_bytes(max_bytes) or reason_not_wire(wire))
+    behind = wire_regions(wire, world) if wire.lossy else (RegionSpec("reduced", payload_bytes),)
+    specs = (RegionSpec("input", payload_bytes), *behind)
     payload = payload_layout(specs, capacity=max_bytes, start=CONTROL.nbytes)
     return WindowMap(CONTROL_REGIONS + payload.regions)
 
@@ -197,26 +222,53 @@ def allreduce_window(max_bytes: int, world: int) -> WindowMap:
 # --- signal words ---
 
 
+_ROW_BITS = 14  # rows, and columns of a row, are known modulo 2^14
+_ROW_CODE = 3  # no dtype has this code
+_FLAT_WIRES = {2: Wire.FP8, 3: Wire.FP8_BOTH}  # where an exact call has stage - 1
+
+
 @dataclass(frozen=True, slots=True)
 class CallTag:
-    """What a tag tells of a call; numel is known modulo 2^28 only."""
+    """What a tag tells of a call; numel is known modulo 2^28 only, rows and columns modulo 2^14."""
 
     numel: int
     dtype: DType
     stage: Stage
+    wire: Wire = Wire.EXACT
+    columns: int | None = None
 
 
-def call_tag(numel: int, dtype: DType, stage: Stage) -> int:
-    """numel mod 2^28 | dtype code << 28 | (stage - 1) << 30: below 2^31, and equal on all ranks of one call."""
-    require(reason_not_numel(numel) or reason_not_dtype(dtype) or reason_not_stage(stage, in_place_in_window=False))
-    return numel % 2**28 | dtype.code << 28 | (stage.value - 1) << 30
+def call_tag(numel: int, dtype: DType, stage: Stage, wire: Wire = Wire.EXACT, columns: int | None = None) -> int:
+    """The word that is equal on all ranks of one call, 32 bits.
+
+    Exact: numel mod 2^28 | dtype code << 28 | (stage - 1) << 30. fp8 and fp8-both: the same with 2 and 3 for stage - 1.
+    fp8-row: columns mod 2^14 | rows mod 2^14 << 14 | 3 << 28 | dtype code << 30.
+    """
+    require(
+        reason_not_numel(numel)
+        or reason_not_dtype(dtype)
+        or reason_not_stage(stage, in_place_in_window=False)
+        or reason_not_wire_config(2, dtype, stage, Gather.INTERLEAVED, wire)
+        or reason_not_columns(wire, numel, columns)
+    )
+    if columns is not None:
+        size = columns % 2**_ROW_BITS | (numel // columns) % 2**_ROW_BITS << _ROW_BITS
+        return size | _ROW_CODE << 28 | dtype.code << 30
+    high = next((code for code, flat in _FLAT_WIRES.items() if flat is wire), stage.value - 1)
+    return numel % 2**28 | dtype.code << 28 | high << 30
 
 
 def decode_tag(tag: int) -> CallTag:
     """What call_tag was given; ConfigError for a word that it never makes."""
     require(reason_not_tag(tag))
-    dtype = next(dtype for dtype in DType if dtype.code == tag >> 28 & 3)
-    return CallTag(tag % 2**28, dtype, Stage((tag >> 30) + 1))
+    size, low, high = tag % 2**28, tag >> 28 & 3, tag >> 30
+    dtypes = {dtype.code: dtype for dtype in DType}
+    if low == _ROW_CODE:
+        columns = size % 2**_ROW_BITS
+        return CallTag((size >> _ROW_BITS) * columns, dtypes[high], Stage.TWO, Wire.FP8_ROW, columns)
+    if high in _FLAT_WIRES:
+        return CallTag(size, dtypes[low], Stage.TWO, _FLAT_WIRES[high])
+    return CallTag(size, dtypes[low], Stage(high + 1))
 
 
 def signal_word(epoch: int, tag: int) -> int:

@@ -18,7 +18,9 @@ from mori_gemm_ar.layout.rules import (
     reason_not_threads,
     require,
 )
-from mori_gemm_ar.layout.terms import MAX_BLOCKS, MAX_BYTES, MemoryClass, Stage, ceil_div
+from mori_gemm_ar.layout.terms import MAX_BLOCKS, MAX_BYTES, WAVE_LANES, MemoryClass, Stage, ceil_div
+from mori_gemm_ar.layout.wire import WireSplit
+from mori_gemm_ar.layout.wire_terms import RUN
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,12 @@ class LaunchGeometry:
 def block_cap(memory: MemoryClass, machine: Machine) -> int:
     """Most blocks that still help a kernel of this class."""
     require(reason_not_member("memory", memory, MemoryClass, "say where the kernel's loads go"))
-    return {MemoryClass.REMOTE_LOAD: machine.remote_load_blocks, MemoryClass.LOCAL: machine.compute_units}[memory]
+    caps = {
+        MemoryClass.REMOTE_LOAD: machine.remote_load_blocks,
+        MemoryClass.REMOTE_FP8: machine.remote_fp8_blocks,
+        MemoryClass.LOCAL: machine.compute_units,
+    }
+    return caps[memory]
 
 
 def capped_geometry(items: int, threads: int, memory: MemoryClass, machine: Machine) -> LaunchGeometry:
@@ -51,4 +58,11 @@ def lsa_geometry(problem: AllReduceProblem, config: AllReduceConfig, machine: Ma
     items = problem.packs if config.stage is Stage.ONE else PackOwnership.of(problem).part
     memory = MemoryClass.LOCAL if problem.world == 1 else MemoryClass.REMOTE_LOAD
     wanted = capped_geometry(items, config.threads, memory, machine)
+    return LaunchGeometry(min(wanted.blocks, MAX_BLOCKS), config.threads)
+
+
+def wire_geometry(split: WireSplit, config: AllReduceConfig, machine: Machine) -> LaunchGeometry:
+    """Grid of the load/store all-reduce with a lossy wire: a lane for each run of a slice, or a wave for each row."""
+    items = split.part // split.unit * WAVE_LANES if split.wire.per_row else split.part // RUN
+    wanted = capped_geometry(items, config.threads, MemoryClass.REMOTE_FP8, machine)
     return LaunchGeometry(min(wanted.blocks, MAX_BLOCKS), config.threads)

@@ -22,6 +22,7 @@ class Machine:
     max_world: int
     lds_bytes: int  # per compute unit
     remote_load_blocks: int  # grid at which remote loads saturate the links; more blocks only queue
+    remote_fp8_blocks: int  # the same for remote loads of eight bytes per lane
     link_bytes_per_ns: int  # payload rate of one link in one direction
     copy_bytes: int  # payload of a call from which copy engines are about as fast, and leave the compute units free
     stage_ns: int  # what a second stage adds besides its bytes: release, flag and first remote load
@@ -43,6 +44,9 @@ MI355X = Machine(
     lds_bytes=163840,
     # ROCm/mori `ops/gemm_ar/layout.py`, LSA_BLOCK_CAP: 286/361/583 us at 28/80/256 blocks, best 24.
     remote_load_blocks=24,
+    # ROCm/mori `ops/gemm_ar`, fp8 gather by loads: 962/959/962/1138 us at 32/48/64/128 blocks, flat from 48 to 64; the
+    # lower end, because the scatter leg of the same launch reads sixteen bytes per lane.
+    remote_fp8_blocks=48,
     link_bytes_per_ns=59,
     # ROCm/mori pull request 662, [2048, 7168] bf16 on 8 ranks: below it the floor of 40 us against 28 us decides.
     copy_bytes=2048 * 7168 * 2,

@@ -171,7 +171,8 @@ def reason_not_matching(problem: AllReduceProblem, config: AllReduceConfig) -> s
 def reason_not_tag(tag: int) -> str | None:
     """A word that call_tag made."""
     reason = reason_not_u32("tag", tag)
-    if reason is None and (tag >> 31 or (tag >> 28) & 3 not in {dtype.code for dtype in DType}):
+    # The top four bits name type, stage and wire; call_tag makes all values but one.
+    if reason is None and tag >> 28 == 15:
         reason = f"tag={tag:#x} must be a word of call_tag(numel, dtype, stage); read it from a signal slot's low half"
     return reason
 

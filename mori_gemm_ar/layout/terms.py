@@ -46,6 +46,7 @@ class MemoryClass(Enum):
     """Where a kernel's loads go; each class has a grid cap of its own."""
 
     REMOTE_LOAD = "remote_load"  # peers' windows: requests queue on the links
+    REMOTE_FP8 = "remote_fp8"  # the same, with half the bytes in each access
     LOCAL = "local"  # this GPU's memory: every compute unit helps
 
 

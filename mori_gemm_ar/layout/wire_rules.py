@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 mori_gemm_ar contributors
+"""The rules of a lossy wire; see layout.rules for how a predicate answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mori_gemm_ar.layout.dtypes import DType
+from mori_gemm_ar.layout.rules import (
+    reason_not_int,
+    reason_not_max_bytes,
+    reason_not_member,
+    reason_not_numel,
+    reason_not_world,
+)
+from mori_gemm_ar.layout.terms import MAX_NUMEL, Gather, Stage
+from mori_gemm_ar.layout.wire_terms import ROW_UNIT, Wire
+
+
+def reason_not_wire(wire: object) -> str | None:
+    """What crosses the links."""
+    return reason_not_member("wire", wire, Wire, "use Wire.parse(value)")
+
+
+def reason_not_lossy(wire: object) -> str | None:
+    """A wire that has a format of its own."""
+    if wire is Wire.EXACT:
+        return f"wire={Wire.EXACT.value!r} must be a lossy one; the exact wire carries the elements themselves"
+    return reason_not_wire(wire)
+
+
+def reason_not_wire_dtype(dtype: object, wire: Wire) -> str | None:
+    """An element type that the wire carries: a lane quantises the eight elements of one 16-byte pack."""
+    if wire.lossy and dtype is DType.FP32:
+        return f"dtype=fp32 must be a 16-bit type for wire={wire.value!r}; use wire='exact', or sum bf16"
+    return None
+
+
+def reason_not_wire_stage(stage: object, wire: Wire) -> str | None:
+    """A lossy wire needs slices with an owner; in one stage there are none."""
+    if wire.lossy and stage is Stage.ONE:
+        return f"stage={stage} must be {Stage.TWO} or None for wire={wire.value!r}; one stage has no owner"
+    return None
+
+
+def reason_not_wire_config(world: object, dtype: object, stage: object, gather: object, wire: Any) -> str | None:
+    """The wire of an AllReduceConfig whose other fields are right."""
+    reason = reason_not_wire(wire) or reason_not_wire_dtype(dtype, wire) or reason_not_wire_stage(stage, wire)
+    if reason is None and wire.lossy and world == 1:
+        reason = f"wire={wire.value!r} must be 'exact' in a world of 1; nothing crosses a link there"
+    if reason is None and wire.lossy and gather is not Gather.INTERLEAVED:
+        reason = f"gather={gather} must be {Gather.INTERLEAVED} for wire={wire.value!r}; the other is a test's control"
+    return reason
+
+
+def reason_not_columns(wire: Wire, numel: int, columns: Any) -> str | None:
+    """Elements of a row: given where a scale belongs to a row, and only there."""
+    if not wire.per_row:
+        return None if columns is None else f"columns={columns!r} must be None for wire={wire.value!r}; it has no rows"
+    way_out = "use wire='fp8', whose scales do not follow rows"
+    reason = reason_not_int("columns", columns, ROW_UNIT, MAX_NUMEL, way_out)
+    if reason is None and columns % ROW_UNIT:
+        reason = f"columns={columns} must be a multiple of {ROW_UNIT} for wire={wire.value!r}; {way_out}"
+    if reason is None and numel % columns:
+        reason = f"numel={numel} must be whole rows of columns={columns}; {way_out}"
+    return reason
+
+
+def reason_not_split(world: object, numel: Any, wire: Any, columns: object) -> str | None:
+    """The fields of WireSplit."""
+    reason = reason_not_world(world) or reason_not_numel(numel) or reason_not_lossy(wire)
+    return reason or reason_not_columns(wire, numel, columns)
+
+
+def reason_not_wire_slice(wire: Any, elements: Any, columns: object) -> str | None:
+    """The fields of WireSlice."""
+    reason = reason_not_lossy(wire) or reason_not_int("elements", elements, 0, MAX_NUMEL, "split the tensor")
+    return reason or reason_not_columns(wire, elements, columns)
+
+
+def reason_not_wire_capacity(wire: object, max_bytes: object, world: object) -> str | None:
+    """The arguments that the regions of a window are sized by."""
+    return reason_not_wire(wire) or reason_not_max_bytes(max_bytes) or reason_not_world(world)
