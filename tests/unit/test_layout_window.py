@@ -28,7 +28,7 @@ from mori_gemm_ar.layout import (
 )
 
 quick = settings(max_examples=150, deadline=None, database=None)
-CONTROL_NAMES = ("epochs", "entry", "exit", "claim", "error")
+CONTROL_NAMES = ("epochs", "entry", "exit", "claim", "error", "copy_epoch", "copy_arrivals", "copy_flags")
 max_bytes = st.integers(1, MAX_BYTES)
 worlds = st.integers(1, 8)
 
@@ -73,7 +73,7 @@ def test_control_offsets_do_not_depend_on_capacity_or_world(capacity: int, world
 
 
 def test_control_layout_is_pinned() -> None:
-    assert CONTROL == AllReduceControl(0, 1024, 17408, 33792, 34048, 34304)
+    assert CONTROL == AllReduceControl(0, 1024, 17408, 33792, 34048, 34304, 34560, 34816, 35072)
 
 
 @quick
