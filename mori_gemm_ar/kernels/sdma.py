@@ -155,12 +155,17 @@ class _Reduce(_Call):
 
     @flyc.jit
     def arrive(self, start, nbytes):
-        """Count this block, which releases what it wrote; the last one goes on for all."""
+        """Release what this block wrote and count it; the last block goes on for all.
+
+        System scope, because with another size the same bytes belong to a peer, whose engine writes them.
+        """
         counter = self.windows.own + fx.Int64(CONTROL.copy_arrivals)
         last = fx.Uint32(self.arguments.blocks) - 1
         before = fx.Uint32(0)
+        library.release_system()
         if self.tid == 0:
-            before = library.arrive_agent(counter, last)
+            before = library.count_agent(counter, last)
+        library.acquire_agent()
         if (library.uniform(before) == last) & self.works():
             self.push(start, nbytes)
 

@@ -22,12 +22,11 @@ from mori_gemm_ar.emulator.races import RaceDetector
 from mori_gemm_ar.emulator.weak import WeakMemory
 from mori_gemm_ar.errors import CollectiveError, CollectiveMismatch, CollectiveTimeout
 from mori_gemm_ar.layout import AllReduceConfig, DType, Stage
-from mori_gemm_ar.layout.allreduce import ERROR_WORDS, ErrorStatus, ErrorWord
 from mori_gemm_ar.proof.pipelines import Codes, ProvedKernel, WrongResult
+from mori_gemm_ar.proof.scenario import TORCH, RecordWatch, compare, data, expected_sum
 from mori_gemm_ar.runtime import LocalWorld, RankContext
 
 KERNEL = "all-reduce"
-_TORCH = {DType.BF16: torch.bfloat16, DType.FP16: torch.float16, DType.FP32: torch.float32}
 _PACK = 16
 
 
@@ -80,43 +79,27 @@ class AllReducePipeline:
             max(self.sizes()) * config.dtype.nbytes,
             timeout_s=timeout_s,
             stage=config.stage,
-            dtypes=(_TORCH[config.dtype],),
+            dtypes=(TORCH[config.dtype],),
         )
         # After the self-test, which would otherwise catch most mutants before the calls do.
         op._codes[config] = codes(context.rank, KERNEL, op._codes[config])
         return op
-
-    def _data(self, seed: int, call: int, rank: int, numel: int) -> torch.Tensor:
-        generator = torch.Generator().manual_seed(seed * 1009 + call * 31 + rank)
-        return torch.randn(numel, generator=generator).to(_TORCH[self.config.dtype])
-
-    def _expected(self, seed: int, call: int, numel: int) -> torch.Tensor:
-        total = self._data(seed, call, 0, numel).float()
-        for rank in range(1, self.config.world):
-            total = total + self._data(seed, call, rank, numel).float()
-        return total.to(_TORCH[self.config.dtype])
 
     def _calls(self, seed: int, codes: Codes, adversary: Adversary | None) -> None:
         def rank_body(context: RankContext) -> list[torch.Tensor]:
             with self._op(context, codes, timeout_s=1.0) as op:
                 results = []
                 for call, numel in enumerate(self.sizes()):
-                    x = self._data(seed, call, context.rank, numel)
+                    x = data(self.config.dtype, seed, call, context.rank, numel)
                     results.append(op(x, torch.full_like(x, float("nan"))))
                     x.fill_(float("nan"))
                 return results
 
         results = self._world(seed, adversary).run(rank_body)
         for call, numel in enumerate(self.sizes()):
-            expected = self._expected(seed, call, numel)
+            expected = expected_sum(self.config.dtype, self.config.world, seed, call, numel)
             for rank in range(self.config.world):
-                self._compare(results[rank][call], expected, f"call {call}, rank {rank}")
-
-    def _compare(self, result: torch.Tensor, expected: torch.Tensor, where: str) -> None:
-        if not torch.equal(result.view(torch.int8), expected.view(torch.int8)):
-            wrong = torch.nonzero(result != expected).flatten()
-            first = int(wrong[0]) if len(wrong) else -1
-            raise WrongResult(f"{where}: {len(wrong)} elements differ, the first is {first}")
+                compare(results[rank][call], expected, f"call {call}, rank {rank}")
 
     def _failures(self, seed: int, codes: Codes, adversary: Adversary | None) -> None:
         """The last rank stays away, then makes another call: the others name it, in a record complete for the host."""
@@ -124,11 +107,11 @@ class AllReducePipeline:
 
         def rank_body(context: RankContext, *, calls: bool) -> None:
             op = self._op(context, codes, timeout_s=0.01)
-            watch = _RecordWatch(context, op)
+            watch = RecordWatch(context, op)
             expected = CollectiveMismatch if calls else CollectiveTimeout
             try:
                 if context.rank != odd or calls:
-                    op(self._data(seed, 0, context.rank, 100 if context.rank != odd else 2000))
+                    op(data(self.config.dtype, seed, 0, context.rank, 100 if context.rank != odd else 2000))
                     raise WrongResult(f"rank {context.rank} returned although rank {odd} made another call or none")
                 op.target.synchronize()
             except (CollectiveTimeout, CollectiveMismatch) as error:
@@ -141,43 +124,6 @@ class AllReducePipeline:
 
         for calls in (False, True):
             self._world(seed, adversary).run(partial(rank_body, calls=calls))
-
-
-class _RecordWatch:
-    """Looks at the error record from the host's side whenever the node has run a round."""
-
-    def __init__(self, context: RankContext, op: AllReduceOp) -> None:
-        window = op._require_window()
-        self._context, self._address = context, window.at("error")
-        self._seen = False
-        self._incomplete = ""
-        context.node.watchers.append(self._look)
-
-    def _look(self) -> None:
-        node = self._context.node
-        record = node.memory.host_view(self._address, 4 * ERROR_WORDS)
-        words = [int.from_bytes(record[i : i + 4], "little") for i in range(0, len(record), 4)]
-        if words[ErrorWord.STATUS] == ErrorStatus.NONE:
-            return
-        self._seen |= not node.idle(self._context.rank)
-        covered = [ErrorWord.EXPECTED_EPOCH, ErrorWord.EXPECTED_TAG]
-        if words[ErrorWord.STATUS] == ErrorStatus.MISMATCH:
-            covered += [ErrorWord.SEEN_EPOCH, ErrorWord.SEEN_TAG]
-        if any(words[word] == 0 for word in covered):
-            self._incomplete = f"status {words[0]} came before the words that it covers: {words}"
-
-    def require(self, error: CollectiveError, kind: type[CollectiveError], peer: int) -> None:
-        """Raise `WrongResult` unless the error is right and its record was complete while the kernel still ran."""
-        if not isinstance(error, kind) or f"rank {peer}" not in str(error):
-            raise WrongResult(f"expected {kind.__name__} naming rank {peer}, got {type(error).__name__}: {error}")
-        if self._incomplete:
-            raise WrongResult(self._incomplete)
-        if not self._seen:
-            raise WrongResult("the host saw the error record only after the kernel had ended")
-
-    def stop(self) -> None:
-        """Stop looking."""
-        self._context.node.watchers.remove(self._look)
 
 
 ALL_REDUCES = tuple(

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 from mori_gemm_ar.errors import ConfigError
 from mori_gemm_ar.proof.all_reduce import ALL_REDUCES
+from mori_gemm_ar.proof.copies import COPIES
 from mori_gemm_ar.proof.pipelines import Pipeline
 
-PIPELINES: tuple[Pipeline, ...] = (*ALL_REDUCES,)
+PIPELINES: tuple[Pipeline, ...] = (*ALL_REDUCES, *COPIES)
 
 
 def pipeline_named(name: str) -> Pipeline:

@@ -89,6 +89,13 @@ define i32 @mga_arrive_agent(i64 %address, i32 %limit) #0 {
   ret i32 %old
 }
 
+; The same without order: fences of the scope that is needed stand around it.
+define i32 @mga_count_agent(i64 %address, i32 %limit) #0 {
+  %p = inttoptr i64 %address to ptr addrspace(1)
+  %old = atomicrmw uinc_wrap ptr addrspace(1) %p, i32 %limit syncscope("agent") monotonic
+  ret i32 %old
+}
+
 ; Compare-and-swap without order; returns the old value, so the caller won if that equals %expected.
 define i32 @mga_claim_agent(i64 %address, i32 %expected, i32 %value) #0 {
   %p = inttoptr i64 %address to ptr addrspace(1)

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 mori_gemm_ar contributors
+"""Pipelines of the all-reduce by copy engines: three kernels, engines that wait for the last legal moment.
+
+Calls as for load and store. In a further scenario two ops of a rank, driven by two threads, put to the same queues at
+the same time; in the last ones a rank stays away or makes another call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+
+from mori_gemm_ar.ar import AllReduceOp
+from mori_gemm_ar.emulator import EngineSettings, Node
+from mori_gemm_ar.emulator.adversary import DEFAULT_ADVERSARY, Adversary
+from mori_gemm_ar.emulator.races import RaceDetector
+from mori_gemm_ar.emulator.weak import WeakMemory
+from mori_gemm_ar.errors import CollectiveError, CollectiveMismatch, CollectiveTimeout
+from mori_gemm_ar.layout import DType
+from mori_gemm_ar.layout.sdma import SdmaConfig, SdmaPhase, sdma_config
+from mori_gemm_ar.proof.pipelines import Codes, ProvedKernel, WrongResult
+from mori_gemm_ar.proof.scenario import TORCH, RecordWatch, compare, data, expected_sum
+from mori_gemm_ar.runtime import LocalWorld, RankContext
+
+_PACK = 16
+# Most packets wait until nothing else moves.
+LAST_MOMENT = replace(DEFAULT_ADVERSARY, engine=0.6)
+_SMALL = 100  # elements
+_OTHER = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class CopyPipeline:
+    """The all-reduce by copy engines of one world and type. `races`: run it under the race detector."""
+
+    name: str
+    world: int
+    dtype: DType = DType.BF16
+    queues: int = 1
+    races: bool = True
+
+    def configs(self) -> dict[SdmaPhase, SdmaConfig]:
+        """Compile keys of the kernels."""
+        return {phase: sdma_config(self.world, self.dtype, phase) for phase in SdmaPhase}
+
+    def kernels(self) -> tuple[ProvedKernel, ...]:
+        """Scatter, reduce and gather."""
+        return tuple(ProvedKernel.shipped(phase.value, config) for phase, config in self.configs().items())
+
+    def sizes(self) -> tuple[int, ...]:
+        """Elements of the calls: slices of two workgroups, of nine with a ragged tail, of less than one, one pack."""
+        per_pack = _PACK // self.dtype.nbytes
+        return (
+            (512 + 9) * self.world * per_pack,
+            (8 * 512 + 70) * self.world * per_pack + 3,
+            40 * per_pack + 1,
+            per_pack,
+        )
+
+    def exercise(self, seed: int, codes: Codes, adversary: Adversary | None = LAST_MOMENT) -> None:
+        """Run the scenarios; see `Pipeline`."""
+        self._calls(seed, codes, adversary)
+        self._shared_queues(seed, codes, adversary)
+        self._failures(seed, codes, adversary)
+
+    # ---- worlds and ops --------------------------------------------------------------------------------------
+    def _world(self, seed: int, adversary: Adversary | None) -> LocalWorld:
+        def node(gpus: int) -> Node:
+            memory = None if adversary is None else WeakMemory(seed, adversary)
+            return Node(gpus, memory=memory, races=RaceDetector() if self.races else None)
+
+        return LocalWorld(self.world, seed, node=node, engines=EngineSettings(seed=seed))
+
+    def _op(self, context: RankContext, codes: Codes, timeout_s: float) -> AllReduceOp:
+        op = AllReduceOp.create(
+            context,
+            max(self.sizes()) * self.dtype.nbytes,
+            timeout_s=timeout_s,
+            dtypes=(TORCH[self.dtype],),
+            transport="sdma",
+            queues=self.queues,
+        )
+        # After the self-test, which would otherwise catch most mutants before the calls do.
+        for phase, config in self.configs().items():
+            op._codes[config] = codes(context.rank, phase.value, op._codes[config])
+        return op
+
+    # ---- scenarios -------------------------------------------------------------------------------------------
+    def _calls(self, seed: int, codes: Codes, adversary: Adversary | None) -> None:
+        def rank_body(context: RankContext) -> list[torch.Tensor]:
+            with self._op(context, codes, timeout_s=1.0) as op:
+                return self._run(op, context.rank, seed, 0)
+
+        self._check(self._world(seed, adversary).run(rank_body), seed, 0)
+
+    def _run(self, op: AllReduceOp, rank: int, seed: int, first: int) -> list[torch.Tensor]:
+        """Back-to-back calls; the caller overwrites its input as soon as a call returns."""
+        results = []
+        for call, numel in enumerate(self.sizes(), start=first):
+            x = data(self.dtype, seed, call, rank, numel)
+            results.append(op(x, torch.full_like(x, float("nan"))))
+            x.fill_(float("nan"))
+        return results
+
+    def _check(self, results: list[list[torch.Tensor]], seed: int, first: int) -> None:
+        for call, numel in enumerate(self.sizes(), start=first):
+            expected = expected_sum(self.dtype, self.world, seed, call, numel)
+            for rank in range(self.world):
+                compare(results[rank][call - first], expected, f"call {call}, rank {rank}")
+
+    def _shared_queues(self, seed: int, codes: Codes, adversary: Adversary | None) -> None:
+        """Two ops of each rank put to the same queues, from two threads."""
+
+        def rank_body(context: RankContext) -> list[list[torch.Tensor]]:
+            with self._op(context, codes, timeout_s=1.0) as first, self._op(context, codes, timeout_s=1.0) as second:
+                second._require_window().queues = first._require_window().queues
+
+                def other() -> list[torch.Tensor]:
+                    second.bind()
+                    return self._run(second, context.rank, seed, 100)
+
+                thread = context.spawn(other)
+                return [self._run(first, context.rank, seed, 50), thread.join()]
+
+        results = self._world(seed, adversary).run(rank_body)
+        for number, first in enumerate((50, 100)):
+            self._check([rank[number] for rank in results], seed, first)
+
+    def _failures(self, seed: int, codes: Codes, adversary: Adversary | None) -> None:
+        """The last rank stays away, then makes another call: the others name it, in a record complete for the host."""
+        odd = self.world - 1
+
+        def rank_body(context: RankContext, *, calls: bool) -> None:
+            op = self._op(context, codes, timeout_s=0.01)
+            watch = RecordWatch(context, op)
+            expected = CollectiveMismatch if calls else CollectiveTimeout
+            try:
+                if context.rank != odd or calls:
+                    op(data(self.dtype, seed, 0, context.rank, _SMALL if context.rank != odd else _OTHER))
+                    raise WrongResult(f"rank {context.rank} returned although rank {odd} made another call or none")
+                op.target.synchronize()
+            except (CollectiveTimeout, CollectiveMismatch) as error:
+                if context.rank != odd:
+                    watch.require(error, expected, odd)
+            finally:
+                watch.stop()
+                with contextlib.suppress(CollectiveError):
+                    op.close()
+
+        for calls in (False, True):
+            self._world(seed, adversary).run(partial(rank_body, calls=calls))
+
+
+COPIES = tuple(CopyPipeline(f"sdma-w{world}", world) for world in (2, 3, 8))

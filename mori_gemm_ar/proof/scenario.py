@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 mori_gemm_ar contributors
+"""Parts that scenarios of all-reduces share: data, the reference, and a look at the error record while kernels run."""
+
+from __future__ import annotations
+
+import torch
+
+from mori_gemm_ar.ar import AllReduceOp
+from mori_gemm_ar.errors import CollectiveError
+from mori_gemm_ar.layout import DType
+from mori_gemm_ar.layout.allreduce import ERROR_WORDS, ErrorStatus, ErrorWord
+from mori_gemm_ar.proof.pipelines import WrongResult
+from mori_gemm_ar.runtime import RankContext
+
+TORCH = {DType.BF16: torch.bfloat16, DType.FP16: torch.float16, DType.FP32: torch.float32}
+
+
+def data(dtype: DType, seed: int, call: int, rank: int, numel: int) -> torch.Tensor:
+    """What a rank brings to a call."""
+    generator = torch.Generator().manual_seed(seed * 1009 + call * 31 + rank)
+    return torch.randn(numel, generator=generator).to(TORCH[dtype])
+
+
+def expected_sum(dtype: DType, world: int, seed: int, call: int, numel: int) -> torch.Tensor:
+    """fp32 sum in rank order, rounded once."""
+    total = data(dtype, seed, call, 0, numel).float()
+    for rank in range(1, world):
+        total = total + data(dtype, seed, call, rank, numel).float()
+    return total.to(TORCH[dtype])
+
+
+def compare(result: torch.Tensor, expected: torch.Tensor, where: str) -> None:
+    """Raise `WrongResult` unless all bits are equal."""
+    if not torch.equal(result.view(torch.int8), expected.view(torch.int8)):
+        wrong = torch.nonzero(result != expected).flatten()
+        first = int(wrong[0]) if len(wrong) else -1
+        raise WrongResult(f"{where}: {len(wrong)} elements differ, the first is {first}")
+
+
+class RecordWatch:
+    """Looks at the error record from the host's side whenever the node has run a round."""
+
+    def __init__(self, context: RankContext, op: AllReduceOp) -> None:
+        window = op._require_window()
+        self._context, self._address = context, window.at("error")
+        self._seen = False
+        self._incomplete = ""
+        context.node.watchers.append(self._look)
+
+    def _look(self) -> None:
+        node = self._context.node
+        record = node.memory.host_view(self._address, 4 * ERROR_WORDS)
+        words = [int.from_bytes(record[i : i + 4], "little") for i in range(0, len(record), 4)]
+        if words[ErrorWord.STATUS] == ErrorStatus.NONE:
+            return
+        self._seen |= not node.idle(self._context.rank)
+        covered = [ErrorWord.EXPECTED_EPOCH, ErrorWord.EXPECTED_TAG]
+        if words[ErrorWord.STATUS] == ErrorStatus.MISMATCH:
+            covered += [ErrorWord.SEEN_EPOCH, ErrorWord.SEEN_TAG]
+        if any(words[word] == 0 for word in covered):
+            self._incomplete = f"status {words[0]} came before the words that it covers: {words}"
+
+    def require(self, error: CollectiveError, kind: type[CollectiveError], peer: int) -> None:
+        """Raise `WrongResult` unless the error is right and its record was complete while the kernel still ran."""
+        if not isinstance(error, kind) or f"rank {peer}" not in str(error):
+            raise WrongResult(f"expected {kind.__name__} naming rank {peer}, got {type(error).__name__}: {error}")
+        if self._incomplete:
+            raise WrongResult(self._incomplete)
+        if not self._seen:
+            raise WrongResult("the host saw the error record only after the kernel had ended")
+
+    def stop(self) -> None:
+        """Stop looking."""
+        self._context.node.watchers.remove(self._look)
