@@ -232,9 +232,12 @@ class WeakMemory(WeakEngineMemory, FunctionalMemory):
             return
         if self.landed is not None and h.policy & SC1:
             self.landed(h.pool, h.wave, h.address)
+        rest = len(h.address)
         for part in self.shadows.parts(h.pool, h.wave, h.address, h.access.nbytes):
             self._write_part(h.pool, part, h.wave, h.address, h.access, h.items, h.policy)
-        self.write_uncached(h)
+            rest -= len(part.lanes)
+        if rest:
+            self.write_uncached(h)
 
     def _tick(self) -> int:
         self.now += 1
