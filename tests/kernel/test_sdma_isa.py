@@ -9,7 +9,7 @@ import pytest
 from mori_gemm_ar.audit import KernelContract, Policy, Poll, Posts, Publish, Spelling, audit_kernel
 from mori_gemm_ar.audit.contracts import DRAIN_POLL, DRAIN_SCOPED, PUT_SCOPED, PUT_STORES, SIGNAL_STORES
 from mori_gemm_ar.isa import parse_isa
-from tests.kernel.sdma_kernels import build_send
+from tests.kernel.sdma_kernels import build_put, build_send
 
 FLAG, LOOK = Spelling("global_store_dwordx2", Policy.SYSTEM), Spelling("global_load_dwordx2", Policy.SYSTEM)
 WRITEBACK = Spelling("buffer_wbl2", Policy.SC1)
@@ -59,6 +59,13 @@ def test_a_sender_passes_the_audit(wait: str) -> None:
     code = build_send(wait=wait)
     assert code.manifest["audit"]["verdict"] == "pass"
     assert (code.manifest["resources"]["vgpr_spills"], code.manifest["resources"]["scratch_bytes"]) == (0, 0)
+
+
+@pytest.mark.parametrize("signal", [False, True])
+def test_puts_in_a_loop_of_some_lanes_pass_it_too(signal: bool) -> None:
+    """What a put waits for must not count as what its kernel's loop waits for."""
+    report = build_put(signal=signal).manifest["audit"]
+    assert (report["verdict"], report["findings"]) == ("pass", [])
 
 
 @pytest.mark.parametrize("wait", CONTRACTS)

@@ -41,7 +41,9 @@ def find_waits(subject: Subject) -> list[Wait]:
         if not any(subject.ops[n].kind in kinds for n in indices):
             continue
         exits = exits_of(subject, loop)
-        slice_ = deciding(subject, loop, [n for n in exits if _is_open(subject, n)])
+        # A post leaves the execution mask as it was, so what it waits for decides nothing around it.
+        posted = frozenset[int]().union(*(post.blocks for post in subject.posts if post.blocks < loop.blocks))
+        slice_ = deciding(subject, loop, [n for n in exits if _is_open(subject, n)], posted)
         reads = tuple(n for n in slice_ if subject.ops[n].kind in kinds)
         clocks = tuple(n for n in slice_ if subject.ops[n].kind is Kind.CLOCK)
         if reads:
@@ -70,11 +72,11 @@ def exits_of(subject: Subject, loop: Loop) -> list[int]:
     ]
 
 
-def deciding(subject: Subject, loop: Loop, branches: list[int]) -> list[int]:
+def deciding(subject: Subject, loop: Loop, branches: list[int], beside: frozenset[int] = frozenset()) -> list[int]:
     """Instructions of a loop on whose results some branches depend, over any number of iterations.
 
     Follows each register back to the writes that may have made it, and adds the branches inside the loop that choose
-    between such writes.
+    between such writes. What stands in the blocks `beside` is left out.
     """
     chosen: set[int] = set()
     asked: set[tuple[int, int]] = set()
@@ -83,12 +85,13 @@ def deciding(subject: Subject, loop: Loop, branches: list[int]) -> list[int]:
         index, registers = pending.pop()
         for bit in bits_of(registers):
             for source in _sources(subject, loop, index, 1 << bit, asked):
-                if source not in chosen:
+                if source not in chosen and subject.flow.block_of[source] not in beside:
                     chosen.add(source)
                     if source not in subject.uniformity.full_exec:
                         pending.append((source, subject.ops[source].reads))
         if not pending:
             pending = [(n, subject.ops[n].reads) for n in _choosers(subject, loop, chosen) if n not in chosen]
+            pending = [(n, reads) for n, reads in pending if subject.flow.block_of[n] not in beside]
             chosen.update(n for n, _ in pending)
     return sorted(chosen)
 
