@@ -33,10 +33,13 @@ class Spelling:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """An instruction that tells others of data: a flag or an electing counter. `release`: what must come before it."""
+    """An instruction that tells others of data: a flag or an electing counter. `release`: what must come before it.
+
+    None: it tells of what engines have copied or earlier kernels wrote; the kernel has no stores of its own to release.
+    """
 
     access: Spelling
-    release: Policy
+    release: Policy | None
     count: int = 1
 
 
@@ -175,6 +178,63 @@ def _all_reduce_named(match: re.Match[str]) -> KernelContract:
     return all_reduce_contract(match[0], int(match[1]), element_bytes, int(match[3]), threads, default=default)
 
 
+# ---- all-reduce by copy engines -------------------------------------------------------------------------------------
+
+_EPOCH_LOOK = Spelling("global_load_dword", Policy.SC1)
+_FLAG_POLLS = (Poll(DRAIN_POLL, acquire=Policy.SYSTEM, count=2),)  # the drain, then the peers' flags
+# Beside put and drain: the flag and its wait, the claim and the record of two failures, whether an earlier kernel of
+# the call has failed, and the epoch.
+_EXCHANGE_SCOPED = (
+    *PUT_SCOPED, *DRAIN_SCOPED, (_SIGNAL, 1), (_POLL, 1), (_CLAIM, 2), *_RECORD, *_RECORD, (_EPOCH_LOOK, 2),
+)  # fmt: skip
+_EXCHANGE_STORES = (*PUT_STORES, (_SIGNAL, 1), *_RECORD, *_RECORD)
+
+
+def sdma_contract(name: str, phase: str, element_bytes: int, threads: int) -> KernelContract:
+    """A kernel of the copy-engine all-reduce between two ranks or more."""
+    common: dict[str, Any] = {
+        "waves": threads // 64, "max_vgpr": _BESIDE_GEMM, "max_sgpr": MAX_SGPR, "lds_bytes": 0,
+    }  # fmt: skip
+    if phase == "scatter":
+        return KernelContract(
+            name,
+            **common,
+            releases=0,
+            publishes=(Publish(_SIGNAL, release=None),),
+            polls=_FLAG_POLLS,
+            posts=Posts(1, None),
+            scoped=_counted(*_EXCHANGE_SCOPED),
+            stores=_counted(*_EXCHANGE_STORES),
+        )
+    results = ((Spelling("global_store_dwordx4"), 1), (Spelling(_ELEMENT_STORE[element_bytes]), 1))
+    acquire = (Spelling("buffer_inv", Policy.SYSTEM), 1)  # what peers' engines wrote
+    if phase == "gather":
+        return KernelContract(name, **common, releases=0, polls=(), posts=Posts(0), scoped=(acquire,), stores=results)
+    arrival, epoch = Spelling("global_atomic_inc", Policy.SC0), Spelling("global_store_dword", Policy.SC1)
+    return KernelContract(
+        name,
+        **common,
+        releases=1,
+        publishes=(Publish(arrival, release=Policy.SYSTEM), Publish(_SIGNAL, release=Policy.SYSTEM)),
+        polls=_FLAG_POLLS,
+        posts=Posts(1, Policy.SYSTEM),
+        scoped=_counted(
+            *_EXCHANGE_SCOPED, acquire, (arrival, 1), (epoch, 1),
+            (Spelling("buffer_wbl2", Policy.SYSTEM), 1), (Spelling("buffer_inv", Policy.SC1), 1),
+        ),
+        stores=_counted(*_EXCHANGE_STORES, *results, (epoch, 1)),
+    )  # fmt: skip
+
+
+_SDMA_THREADS = {"scatter": 64, "reduce": _DEFAULT_THREADS, "gather": _DEFAULT_THREADS}
+_SDMA_NAME = re.compile(r"^sdma_(scatter|reduce|gather)_w[2-8]_(bf16|fp16|fp32)(?:_t(\d+))?$")
+
+
+def _sdma_named(match: re.Match[str]) -> KernelContract:
+    threads = int(match[3] or _SDMA_THREADS[match[1]])
+    return sdma_contract(match[0], match[1], 4 if match[2] == "fp32" else 2, threads)
+
+
 # ---- GEMM ---------------------------------------------------------------------------------------------------------
 
 _GEMM_WAVES = 8
@@ -229,12 +289,14 @@ _QUANTIZE_NAME = re.compile(r"^quantize_(blockscale|mxfp8)_k\d+$")
 # By the name of a configuration's type: the audit sees ISA only and imports none of them.
 _BY_TYPE: dict[str, Callable[[Any], KernelContract]] = {
     "AllReduceConfig": _all_reduce_of,
+    "SdmaConfig": lambda c: sdma_contract(c.kernel_name, c.phase.value, c.dtype.nbytes, c.threads),
     "GemmConfig": lambda c: gemm_contract(c.kernel_name, c.recipe.value, c.tile.m, c.tile.n),
     "SmallGemmConfig": lambda c: small_gemm_contract(c.kernel_name, c.rows.value),
     "QuantizeConfig": lambda c: quantize_contract(c.kernel_name, c.recipe.value),
 }
 _BY_NAME: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], KernelContract]], ...] = (
     (_ALL_REDUCE_NAME, _all_reduce_named),
+    (_SDMA_NAME, _sdma_named),
     (_GEMM_NAME, lambda m: gemm_contract(m[0], m[1], int(m[2]), int(m[3]))),
     (_SMALL_NAME, lambda m: small_gemm_contract(m[0], int(m[1]))),
     (_QUANTIZE_NAME, lambda m: quantize_contract(m[0], m[1])),

@@ -10,6 +10,7 @@ from typing import Any
 from mori_gemm_ar.layout import AllReduceConfig, DType, Gather, Stage
 from mori_gemm_ar.layout.gemm import QuantizeConfig, gemm_candidates
 from mori_gemm_ar.layout.gemm_terms import SMALL_RECIPES, BLayout, Recipe
+from mori_gemm_ar.layout.sdma import SdmaConfig, SdmaPhase, sdma_config
 from mori_gemm_ar.layout.terms import MAX_WORLD
 
 # GEMM kernels are compiled for N and K. These stand for all: the shape that published figures are for.
@@ -25,6 +26,14 @@ def all_reduces() -> Iterator[AllReduceConfig]:
                     yield AllReduceConfig(world, dtype, stage, gather=gather)
 
 
+def sdma_all_reduces() -> Iterator[SdmaConfig]:
+    """All worlds, types and phases; a world of one has no copy engines."""
+    for world in range(2, MAX_WORLD + 1):
+        for dtype in DType:
+            for phase in SdmaPhase:
+                yield sdma_config(world, dtype, phase)
+
+
 def gemms() -> Iterator[Any]:
     """All GEMM kernels and quantisers that an op may choose at one shape."""
     for recipe in Recipe:
@@ -34,7 +43,7 @@ def gemms() -> Iterator[Any]:
         yield QuantizeConfig(recipe, GEMM_K)
 
 
-FAMILIES: tuple[Callable[[], Iterator[Any]], ...] = (all_reduces, gemms)
+FAMILIES: tuple[Callable[[], Iterator[Any]], ...] = (all_reduces, sdma_all_reduces, gemms)
 
 
 def shipped_configs() -> list[Any]:

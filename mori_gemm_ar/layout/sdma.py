@@ -68,17 +68,23 @@ class SdmaConfig:
 
     @property
     def key(self) -> str:
-        """Stable, unique for each config, and a legal symbol."""
-        return f"sdma_{self.phase.value}_w{self.world}_{self.dtype.label}"
+        """Stable, unique for each config, and a legal symbol; the threads that ship are left out."""
+        key = f"sdma_{self.phase.value}_w{self.world}_{self.dtype.label}"
+        return key if self.threads == phase_threads(self.phase) else f"{key}_t{self.threads}"
 
     @property
     def kernel_name(self) -> str:
         return self.key
 
 
+def phase_threads(phase: SdmaPhase) -> int:
+    """Threads of a block that ship: one wave pushes, eight waves work."""
+    return PUSH_THREADS if phase is SdmaPhase.SCATTER else DEFAULT_THREADS
+
+
 def sdma_config(world: int, dtype: DType, phase: SdmaPhase) -> SdmaConfig:
-    """The config that ships: one wave pushes, eight waves work."""
-    return SdmaConfig(world, dtype, phase, PUSH_THREADS if phase is SdmaPhase.SCATTER else DEFAULT_THREADS)
+    """The config that ships."""
+    return SdmaConfig(world, dtype, phase, phase_threads(phase))
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,9 +91,17 @@ def publish_order(subject: Subject) -> Iterator[Finding]:
     publishing = frozenset(subject.publishing)
     for index, state in release_states(subject):
         if index in publishing:
-            why = unreleased(state, needed[subject.spelling(index)])
+            release = needed[subject.spelling(index)]
+            why = unreleased(state, release) if release is not None else _unsent(state)
             if why:
                 yield at(subject.code[index], why)
+
+
+def _unsent(state: Writes) -> str:
+    """Why a kernel that declares nothing to release must not publish, or an empty string."""
+    if state.store == FAR and state.met:
+        return ""
+    return "publishes after a store of this kernel, which must be released first; declare the release"
 
 
 def unreleased(state: Writes, release: Policy) -> str:
