@@ -5,11 +5,12 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 from mori_gemm_ar.audit.contracts import KernelContract, contract_named, contract_of
 from mori_gemm_ar.audit.findings import AuditReport, RuleResult
-from mori_gemm_ar.audit.rules import RULES
+from mori_gemm_ar.audit.rules import RULES, Rule
 from mori_gemm_ar.audit.subject import Subject
 from mori_gemm_ar.errors import IsaError
 from mori_gemm_ar.isa import Kernel, parse_isa
@@ -18,7 +19,7 @@ from mori_gemm_ar.isa import Kernel, parse_isa
 _lock = threading.RLock()
 
 
-def audit_kernel(kernel: Kernel, contract: KernelContract) -> AuditReport:
+def audit_kernel(kernel: Kernel, contract: KernelContract, rules: Sequence[Rule] = RULES) -> AuditReport:
     """Hold a kernel against its contract and the rules that need none.
 
     Findings come in the order of the text. Raises `IsaError` for an instruction that the audit does not know.
@@ -26,15 +27,15 @@ def audit_kernel(kernel: Kernel, contract: KernelContract) -> AuditReport:
     results = []
     with _lock:
         subject = Subject(kernel, contract)
-        for rule in RULES:
+        for rule in rules:
             findings = tuple(sorted(set(rule(subject)), key=lambda f: (f.line, f.why)))
             results.append(RuleResult(rule.__name__, not findings, findings))
     return AuditReport(kernel.name, tuple(results))
 
 
-def audit_text(isa: str, config: Any) -> AuditReport:
+def audit_text(isa: str, config: Any, rules: Sequence[Rule] = RULES) -> AuditReport:
     """`audit_kernel` for the text of a configuration's kernel."""
-    return audit_kernel(parse_isa(isa).kernel(config.kernel_name), contract_of(config))
+    return audit_kernel(parse_isa(isa).kernel(config.kernel_name), contract_of(config), rules)
 
 
 def verdict(isa: str, kernel: str) -> dict[str, Any]:

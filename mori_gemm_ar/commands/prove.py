@@ -21,17 +21,14 @@ from rich.table import Table
 class Tier(str, Enum):
     """How much is run."""
 
-    CI = "ci"  # seeds spread over all pipelines
-    FULL = "full"  # seeds for each pipeline
-
-
-_SEEDS = {Tier.CI: 200, Tier.FULL: 200}
+    CI = "ci"  # clean seeds spread over the pipelines of a family
+    FULL = "full"  # clean seeds for each pipeline
 
 
 def prove(
-    pipeline: Annotated[str, typer.Option(help="One pipeline by name; all of them without it.")] = "",
-    tier: Annotated[Tier, typer.Option(help="ci: seeds spread over the pipelines; full: for each.")] = Tier.CI,
-    seeds: Annotated[int, typer.Option(help="Clean seeds; 0: what the tier says.")] = 0,
+    pipeline: Annotated[str, typer.Option(help="A pipeline or family (lsa, gemm); all without it.")] = "",
+    tier: Annotated[Tier, typer.Option(help="ci: clean seeds spread over a family; full: for each.")] = Tier.CI,
+    seeds: Annotated[int, typer.Option(help="Clean seeds; 0: what family and tier say.")] = 0,
     workers: Annotated[int, typer.Option(help="Processes; 0: one per core.")] = 0,
     mutant: Annotated[str, typer.Option(help="Replay one mutant, e.g. all-reduce:drop-barrier@95.")] = "",
     seed: Annotated[int, typer.Option(help="Replay this seed (with --mutant, or alone with --pipeline).")] = -1,
@@ -40,12 +37,12 @@ def prove(
     """Every mutant must be noticed, and no clean seed may be. Exit 1 on a survivor or a false alarm, 2 for a name that
     there is not."""
     from mori_gemm_ar.commands.show import errors_as_exit
-    from mori_gemm_ar.proof import PIPELINES, pipeline_named
+    from mori_gemm_ar.proof import PIPELINES, clean_seeds, pipelines_named
     from mori_gemm_ar.proof import prove as run_proof
 
     console = Console()
     with errors_as_exit():
-        chosen = [pipeline_named(pipeline)] if pipeline else list(PIPELINES)
+        chosen = list(pipelines_named(pipeline) if pipeline else PIPELINES)
         if mutant or seed >= 0:
             raise typer.Exit(_replay(console, chosen, mutant, max(seed, 0)))
     columns = ("[progress.description]{task.description}", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -53,8 +50,7 @@ def prove(
         bar = progress.add_task("mutants and clean seeds")
         summary = run_proof(
             chosen,
-            seeds or _SEEDS[tier],
-            per_pipeline=tier is Tier.FULL,
+            clean_seeds(chosen, full=tier is Tier.FULL, seeds=seeds),
             workers=workers or os.cpu_count() or 1,
             progress=lambda done, total: progress.update(bar, completed=done, total=total),
         )

@@ -9,8 +9,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from mori_gemm_ar.audit.operations import LGKM_LIMIT, VM_LIMIT
 from mori_gemm_ar.isa import Instruction, Kernel, parse_isa
 from mori_gemm_ar.isa.cfg import is_branch
+from mori_gemm_ar.proof.idle import idle_waits
 from mori_gemm_ar.proof.pipelines import Pipeline, ProvedKernel
 
 
@@ -25,8 +27,21 @@ class Operator(enum.Enum):
     DROP_BARRIER = "drop-barrier"
     DROP_WAIT = "drop-wait"  # the vmcnt of a wait
     LOOSEN_WAIT = "loosen-wait"  # one more memory operation may be in flight
+    DROP_LGKM = "drop-lgkm"  # the lgkmcnt of a wait
+    LOOSEN_LGKM = "loosen-lgkm"  # one more LDS operation or scalar load may be in flight
     SKIP_POLL = "skip-poll"  # leave a polling loop after the first look
     PUBLISH_EARLY = "publish-early"  # the flag before the writeback
+
+
+WAITS = frozenset({Operator.DROP_WAIT, Operator.LOOSEN_WAIT, Operator.DROP_LGKM, Operator.LOOSEN_LGKM})
+
+
+class Role(enum.Enum):
+    """What the source declares of a wait or barrier, in a comment that the emitted text keeps."""
+
+    UNMARKED = ""
+    HANDOVER = "handover"  # memory changes hands here
+    PACING = "pacing"  # a barrier that only keeps waves together
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +49,13 @@ class Mutant:
     """One changed ISA text. `line` is that of the original text, `kernel` its kernel's name in the pipeline."""
 
     kernel: str
+    role: Role
     operator: Operator
     line: int
     original: str
     changed: str
     isa: str
+    idle: str = ""  # why the compiler's wait never waits, if the counters prove that
 
     @property
     def name(self) -> str:
@@ -59,17 +76,29 @@ def _rescope(text: str, scope: str) -> str:
     return f"{bare} {scope}".rstrip()
 
 
-def _without_vmcnt(i: Instruction) -> str | None:
-    """The wait without its vmcnt part; None when nothing else is left."""
-    rest = [str(o) for o in i.operands if not str(o).startswith("vmcnt")]
+def _without(i: Instruction, counter: str) -> str | None:
+    """The wait without one counter; None when nothing else is left."""
+    rest = [str(o) for o in i.operands if not str(o).startswith(counter)]
     return f"s_waitcnt {' '.join(rest)}" if rest else None
 
 
-def _vmcnt(i: Instruction) -> int | None:
+def _count(i: Instruction, counter: str) -> int | None:
     for operand in i.operands:
-        if match := re.fullmatch(r"vmcnt\((\d+)\)", str(operand)):
+        if match := re.fullmatch(rf"{counter}\((\d+)\)", str(operand)):
             return int(match[1])
     return None
+
+
+# Counter, the largest count that still waits, and what is done to it.
+_COUNTERS = (
+    ("vmcnt", VM_LIMIT - 1, Operator.DROP_WAIT, Operator.LOOSEN_WAIT),
+    ("lgkmcnt", LGKM_LIMIT - 1, Operator.DROP_LGKM, Operator.LOOSEN_LGKM),
+)
+
+
+def _role(line: str) -> Role:
+    comment = line.partition(";")[2].split()
+    return next((role for role in Role if comment[:1] == [role.value]), Role.UNMARKED)
 
 
 class _Maker:
@@ -78,14 +107,16 @@ class _Maker:
     def __init__(self, proved: ProvedKernel) -> None:
         self.name, self.lines = proved.name, proved.code.isa.splitlines()
         self.kernel: Kernel = parse_isa(proved.code.isa).kernel(proved.code.kernel)
+        self.idle = idle_waits(self.kernel)
 
-    def _mutant(self, operator: Operator, i: Instruction, changed: str, lines: list[str]) -> Mutant:
-        return Mutant(self.name, operator, i.line, i.text, changed, "\n".join(lines) + "\n")
+    def _mutant(self, operator: Operator, i: Instruction, changed: str, lines: list[str], idle: str = "") -> Mutant:
+        role = _role(self.lines[i.line - 1])
+        return Mutant(self.name, role, operator, i.line, i.text, changed, "\n".join(lines) + "\n", idle)
 
-    def _with(self, operator: Operator, i: Instruction, changed: str | None) -> Mutant:
+    def _with(self, operator: Operator, i: Instruction, changed: str | None, idle: str = "") -> Mutant:
         lines = list(self.lines)
         lines[i.line - 1] = f"\t{changed}" if changed else ""
-        return self._mutant(operator, i, changed or "(deleted)", lines)
+        return self._mutant(operator, i, changed or "(deleted)", lines, idle)
 
     def all(self) -> Iterator[Mutant]:
         for i in self.kernel.instructions:
@@ -93,13 +124,25 @@ class _Maker:
             yield from self._scopes(i)
             if i.name == "s_barrier":
                 yield self._with(Operator.DROP_BARRIER, i, None)
-            if i.name == "s_waitcnt" and (count := _vmcnt(i)) is not None:
-                yield self._with(Operator.DROP_WAIT, i, _without_vmcnt(i))
-                if count < 62:
-                    text = i.text.replace(f"vmcnt({count})", f"vmcnt({count + 1})")
-                    yield self._with(Operator.LOOSEN_WAIT, i, text)
+            if i.name == "s_waitcnt":
+                yield from self._waits(i)
         yield from self._polls()
         yield from self._early()
+
+    def _waits(self, i: Instruction) -> Iterator[Mutant]:
+        for counter, largest, drop, loosen in _COUNTERS:
+            count = _count(i, counter)
+            if count is None:
+                continue
+            bound = self.idle.get((i.line, counter))
+            # What is written by hand is there to wait. Loosened, an idle wait would be the same again.
+            if bound is not None and _role(self.lines[i.line - 1]) is Role.UNMARKED:
+                yield self._with(drop, i, _without(i, counter), f"idle: {counter} is at most {bound} there")
+                continue
+            yield self._with(drop, i, _without(i, counter))
+            if count < largest:
+                text = i.text.replace(f"{counter}({count})", f"{counter}({count + 1})")
+                yield self._with(loosen, i, text)
 
     def _caches(self, i: Instruction) -> Iterator[Mutant]:
         operators = {

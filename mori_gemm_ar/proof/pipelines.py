@@ -39,6 +39,9 @@ class ProvedKernel:
 class Pipeline(Protocol):
     """Kernels that are proved together. Frozen and cheap to make: worker processes find it by name."""
 
+    def __hash__(self) -> int:
+        """Of its configuration."""
+
     @property
     def name(self) -> str:
         """Unique among all pipelines."""

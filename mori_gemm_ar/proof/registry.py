@@ -1,15 +1,35 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 mori_gemm_ar contributors
-"""Every pipeline that is proved, by name. A new kind adds its tuple here."""
+"""Every pipeline that is proved, by name, and its clean seeds. A new kind adds a family here."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from mori_gemm_ar.errors import ConfigError
 from mori_gemm_ar.proof.all_reduce import ALL_REDUCES
 from mori_gemm_ar.proof.copies import COPIES
+from mori_gemm_ar.proof.gemm import GEMMS, QUANTIZERS
 from mori_gemm_ar.proof.pipelines import Pipeline
 
-PIPELINES: tuple[Pipeline, ...] = (*ALL_REDUCES, *COPIES)
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Pipelines of one kind. `spread`: clean seeds of tier ci, over all of them; `each`: of tier full, for each."""
+
+    name: str
+    pipelines: tuple[Pipeline, ...]
+    spread: int
+    each: int
+
+
+FAMILIES = (
+    Family("lsa", ALL_REDUCES, spread=200, each=200),
+    Family("sdma", COPIES, spread=200, each=200),
+    Family("gemm", (*GEMMS, *QUANTIZERS), spread=60, each=50),
+)
+PIPELINES: tuple[Pipeline, ...] = tuple(pipeline for family in FAMILIES for pipeline in family.pipelines)
 
 
 def pipeline_named(name: str) -> Pipeline:
@@ -18,3 +38,22 @@ def pipeline_named(name: str) -> Pipeline:
         if pipeline.name == name:
             return pipeline
     raise ConfigError(f"pipeline={name!r} must be one of {[p.name for p in PIPELINES]}")
+
+
+def pipelines_named(name: str) -> tuple[Pipeline, ...]:
+    """The pipelines of a family, or the one pipeline of that name."""
+    for family in FAMILIES:
+        if family.name == name:
+            return family.pipelines
+    return (pipeline_named(name),)
+
+
+def clean_seeds(pipelines: Sequence[Pipeline], *, full: bool, seeds: int = 0) -> dict[str, range]:
+    """Clean seeds of each pipeline, by its name: a family's seeds are spread over those that are asked for, or in full
+    given to each. `seeds`: as many instead of the family's own."""
+    plan = {}
+    for family in FAMILIES:
+        members = [pipeline.name for pipeline in pipelines if pipeline in family.pipelines]
+        for number, name in enumerate(members):
+            plan[name] = range(seeds or family.each) if full else range(number, seeds or family.spread, len(members))
+    return plan

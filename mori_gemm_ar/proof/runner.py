@@ -7,13 +7,15 @@ from __future__ import annotations
 import enum
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 from hashlib import sha256
 from importlib.resources import files
 
+from mori_gemm_ar.audit import RULES, audit_text
+from mori_gemm_ar.audit.rules import Rule, register_waits
 from mori_gemm_ar.errors import (
     CollectiveError,
     DeadlockError,
@@ -21,7 +23,7 @@ from mori_gemm_ar.errors import (
     IsaError,
     MoriGemmArError,
 )
-from mori_gemm_ar.proof.mutants import Mutant, Operator, pipeline_mutants
+from mori_gemm_ar.proof.mutants import WAITS, Mutant, Role, pipeline_mutants
 from mori_gemm_ar.proof.pipelines import Codes, Pipeline, WrongResult, kernel_named, mutated, original
 from mori_gemm_ar.proof.registry import pipeline_named
 
@@ -39,6 +41,8 @@ class Catcher(enum.Enum):
     FAULT = "fault"  # an access or state that the emulator refuses
     EQUIVALENT = "equivalent"  # it changes nothing, for a written reason
     SURVIVED = "survived"
+    PACING = "pacing"  # a barrier that is declared to only pace: nothing noticed that it was gone
+    NEEDED = "needed"  # a barrier that is declared to only pace: something did
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +104,9 @@ def equivalence(pipeline: Pipeline, mutant: Mutant) -> str | None:
 
 
 # ---- mutants -------------------------------------------------------------------------------------------------
-def _audit(pipeline: Pipeline, mutant: Mutant) -> str | None:
+def _audit(pipeline: Pipeline, mutant: Mutant, rules: Sequence[Rule] = RULES) -> str | None:
     """The first rule that the mutant breaks."""
-    from mori_gemm_ar.audit import audit_text
-
-    report = audit_text(mutant.isa, kernel_named(pipeline, mutant.kernel).config)
+    report = audit_text(mutant.isa, kernel_named(pipeline, mutant.kernel).config, rules)
     for rule in report.rules:
         if not rule.ok:
             return f"{rule.name}: {rule.findings[0].why}" if rule.findings else rule.name
@@ -119,15 +121,23 @@ def try_mutant(pipeline: Pipeline, mutant: Mutant, seeds: Sequence[int]) -> list
 
     everyone = frozenset(range(pipeline.world))
     choices = {"all": everyone} if pipeline.world == 1 else {"one": frozenset({pipeline.world // 2}), "all": everyone}
-    # A wait for a register result is not needed by any other thread: only dataflow can tell.
-    static_first = mutant.operator in (Operator.DROP_WAIT, Operator.LOOSEN_WAIT)
-    broken = _audit(pipeline, mutant) if static_first else None
-    if broken:
-        return [verdict(ranks, Catcher.AUDIT, -1, broken) for ranks in choices]
+    broken = None
+    if mutant.operator in WAITS and mutant.role is Role.UNMARKED:
+        # A wait for a register result is not needed by any other thread: only dataflow can tell.
+        broken = _audit(pipeline, mutant, (register_waits,)) or _audit(pipeline, mutant)
+    if broken or mutant.idle:
+        catcher = Catcher.AUDIT if broken else Catcher.EQUIVALENT
+        return [verdict(ranks, catcher, -1, broken or mutant.idle) for ranks in choices]
     verdicts = []
     for ranks, chosen in choices.items():
-        verdicts.append(_try_on(pipeline, mutant, ranks, chosen, seeds, verdict))
+        end = _try_on(pipeline, mutant, ranks, chosen, seeds, verdict)
+        verdicts.append(_as_pacing(end) if mutant.role is Role.PACING else end)
     return verdicts
+
+
+def _as_pacing(end: Verdict) -> Verdict:
+    """A barrier that only paces is one that nothing misses."""
+    return replace(end, catcher=Catcher.PACING if end.catcher is Catcher.SURVIVED else Catcher.NEEDED)
 
 
 def _try_on(
@@ -169,21 +179,28 @@ class Task:
     seeds: tuple[int, ...]
 
 
-def tasks_for(pipelines: Sequence[Pipeline], seeds: int, *, per_pipeline: bool) -> list[Task]:
-    """All mutants of all pipelines, and clean seeds: `seeds` for each pipeline, or spread over all of them."""
+def tasks_for(pipelines: Sequence[Pipeline], seeds: Mapping[str, Iterable[int]]) -> list[Task]:
+    """All mutants of all pipelines, and the clean seeds of each, by its name."""
     tasks = []
-    for number, pipeline in enumerate(pipelines):
+    for pipeline in pipelines:
         # A name can stand for two mutants: a scope can be weakened in more than one step.
         names = dict.fromkeys(mutant.name for mutant in pipeline_mutants(pipeline))
         tasks += [Task(pipeline.name, name, tuple(range(MUTANT_SEEDS))) for name in names]
-        clean = range(seeds) if per_pipeline else range(number, seeds, len(pipelines))
-        tasks += [Task(pipeline.name, "", (seed,)) for seed in clean]
+        tasks += [Task(pipeline.name, "", (seed,)) for seed in seeds.get(pipeline.name, ())]
     return tasks
 
 
 def find_mutants(pipeline: Pipeline, name: str) -> list[Mutant]:
     """The mutants of that name; a scope can be weakened in more than one step."""
-    return [mutant for mutant in pipeline_mutants(pipeline) if mutant.name == name]
+    return _by_name(pipeline).get(name, [])
+
+
+@lru_cache(maxsize=2)  # a worker gets the tasks of one pipeline after those of another
+def _by_name(pipeline: Pipeline) -> dict[str, list[Mutant]]:
+    found: dict[str, list[Mutant]] = {}
+    for mutant in pipeline_mutants(pipeline):
+        found.setdefault(mutant.name, []).append(mutant)
+    return found
 
 
 def work(task: Task) -> list[Verdict]:
@@ -195,7 +212,15 @@ def work(task: Task) -> list[Verdict]:
     return [v for m in find_mutants(pipeline, task.mutant) for v in try_mutant(pipeline, m, task.seeds)]
 
 
-_ORDER = (Catcher.NUMERICS, Catcher.RACE, Catcher.WATCHDOG, Catcher.FAULT, Catcher.AUDIT, Catcher.EQUIVALENT)
+_ORDER = (
+    Catcher.NEEDED,
+    Catcher.NUMERICS,
+    Catcher.RACE,
+    Catcher.WATCHDOG,
+    Catcher.FAULT,
+    Catcher.AUDIT,
+    Catcher.EQUIVALENT,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,16 +248,18 @@ class Summary:
 
     @property
     def ok(self) -> bool:
-        """No survivor and no false alarm."""
-        return not self.false_alarms and self.count(Catcher.SURVIVED) == 0
+        """No survivor, no false alarm, and no barrier declared to only pace that is needed."""
+        return not self.false_alarms and not self.count(Catcher.SURVIVED) and not self.count(Catcher.NEEDED)
 
     @property
     def line(self) -> str:
-        """`killed K/T, equivalent E, survivors S, seeds N clean`."""
-        total, equal, left = len(self.mutants), self.count(Catcher.EQUIVALENT), self.count(Catcher.SURVIVED)
+        """`killed K/T, equivalent E, survivors S, pacing P, seeds N clean`. Pacing barriers are none of the T."""
+        equal, left = self.count(Catcher.EQUIVALENT), self.count(Catcher.SURVIVED)
+        pacing, needed = self.count(Catcher.PACING), self.count(Catcher.NEEDED)
+        total = len(self.mutants) - pacing - needed
         return (
             f"killed {total - equal - left}/{total}, equivalent {equal}, survivors {left}, "
-            f"seeds {self.clean_seeds} clean"
+            f"pacing {pacing}{f' (and {needed} that are needed)' if needed else ''}, seeds {self.clean_seeds} clean"
         )
 
 
@@ -242,14 +269,13 @@ def _rank(verdict: Verdict) -> int:
 
 def prove(
     pipelines: Sequence[Pipeline],
-    seeds: int,
+    seeds: Mapping[str, Iterable[int]],
     *,
-    per_pipeline: bool = False,
     workers: int | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Summary:
-    """Prove pipelines: every mutant has to be noticed, and no clean seed may be."""
-    tasks = tasks_for(pipelines, seeds, per_pipeline=per_pipeline)
+    """Prove pipelines: every mutant has to be noticed, and no clean seed may be. `seeds`: see `clean_seeds`."""
+    tasks = tasks_for(pipelines, seeds)
     verdicts: list[Verdict] = []
     alarms: list[Verdict] = []
     clean = 0

@@ -112,7 +112,7 @@ def test_a_summary_fails_on_survivors_and_false_alarms() -> None:
         return Verdict("p", "all-reduce:drop-barrier@9", "s_barrier", "(deleted)", ranks, catcher, 3, "why")
 
     one, everyone = verdict("one", Catcher.SURVIVED), verdict("all", Catcher.NUMERICS)
-    assert Summary((one, everyone), (), 5).line == "killed 1/1, equivalent 0, survivors 0, seeds 5 clean"
+    assert Summary((one, everyone), (), 5).line == "killed 1/1, equivalent 0, survivors 0, pacing 0, seeds 5 clean"
     assert Summary((one, everyone), (), 5).ok
     assert not Summary((one,), (), 5).ok
     assert not Summary((everyone,), (one,), 5).ok
