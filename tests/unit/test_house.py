@@ -74,7 +74,7 @@ AREAS = {
     "plan": area("errors layout model"),
     "op": area("errors layout compile.store runtime ar model plan", "numpy torch", "compile compile.build"),
     "proof": area(
-        "errors layout isa audit compile compile.store emulator runtime ar op plan",
+        "errors layout isa audit compile compile.store emulator runtime ar gemm op plan",
         "numpy torch",
         "compile.build",
     ),
