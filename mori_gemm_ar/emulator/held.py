@@ -103,6 +103,14 @@ class HeldOperations:
         waves[wave] = True
         self.land(lambda h: waves[h.wave] if h.pool is pool and h.kind is Kind.STORE else None)
 
+    def land_all_of(self, pool: Pool, waves: slice) -> None:
+        """Everything that these waves have issued takes effect."""
+        if not self._held:
+            return
+        chosen = np.zeros(len(pool.pc), bool)
+        chosen[waves] = True
+        self.land(lambda h: chosen[h.wave] if h.pool is pool else None)
+
     def wait(self, g: Group, vmcnt: int) -> None:
         """`s_waitcnt vmcnt`: all but the last `vmcnt` operations of each wave of the group take effect."""
         if not self._held:

@@ -89,6 +89,7 @@ class Pool:
             if (self.status[members] == DONE).all():
                 slot = self.slot[index]
                 assert slot is not None
+                self.memory.end_workgroup(self, members)
                 self.node.races.end_workgroup(self, index)
                 self.status[members] = FREE
                 self.slot[index] = None

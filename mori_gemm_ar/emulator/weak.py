@@ -80,6 +80,10 @@ class WeakMemory(WeakEngineMemory, FunctionalMemory):
         pool.wave_cache[waves] = cache
         self.held.track(pool)
 
+    def end_workgroup(self, pool: Pool, waves: slice) -> None:
+        """What it has not waited for lands in its own cache, before its waves' places belong to others."""
+        self.held.land_all_of(pool, waves)
+
     def begin_dispatch(self, dispatch: Dispatch) -> None:
         """A kernel starts: it acquires what earlier kernels of its GPU wrote."""
         dispatch.begun = self._tick()
