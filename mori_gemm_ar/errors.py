@@ -60,6 +60,10 @@ class CollectiveTimeout(CollectiveError):
     """A device wait ran out of its budget; the message names phase, rank, peer, expected and seen value."""
 
 
+class CopyEngineTimeout(CollectiveTimeout):
+    """A rank's own copy engine did not finish in time: no peer is at fault, and peers may time out because of it."""
+
+
 class CollectiveMismatch(CollectiveError):
     """Ranks entered the same call with different sizes, dtypes or stages."""
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import struct
 
-from mori_gemm_ar.errors import CollectiveError, CollectiveMismatch, CollectiveTimeout
+from mori_gemm_ar.errors import CollectiveError, CollectiveMismatch, CollectiveTimeout, CopyEngineTimeout
 from mori_gemm_ar.layout.allreduce import ERROR_WORDS, ErrorStatus, ErrorWord, Phase, decode_tag, error_words
 
 _PHASES = {
@@ -44,10 +44,10 @@ def failure_of(record: bytes, timeout_s: float, absent: dict[int, str] | None = 
     rank, peer, block = words[ErrorWord.RANK], words[ErrorWord.PEER], words[ErrorWord.BLOCK]
     expected, seen = words[ErrorWord.EXPECTED_EPOCH], words[ErrorWord.SEEN_EPOCH]
     if Phase(words[ErrorWord.PHASE]) in (Phase.SCATTER_PUT, Phase.GATHER_PUT):
-        return CollectiveTimeout(
+        return CopyEngineTimeout(
             f"rank {rank} waited {timeout_s:g} s for its own copy engine to rank {peer} at the {phase}, "
-            f"call {expected}: the engine is dead, stuck or too slow; create a new op with transport='lsa', or with a larger timeout_s "
-            f"if it is slow"
+            f"call {expected}: the engine is dead, stuck or too slow; create a new op with transport='lsa', "
+            f"or with a larger timeout_s if it is slow"
         )
     if status == ErrorStatus.TIMEOUT and absent:
         gone = {peer: absent[peer]} if peer in absent else absent

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -211,7 +211,8 @@ class AllReduceOp(Resource):
             for stage in stages:
                 test = self._test()
                 agree(self._world, "prepare the self-test", test.prepare)
-                agree(self._world, "self-test", partial(self._tested, test, transport, stage))
+                for step, check in test.steps(transport, stage):
+                    agree(self._world, step, partial(self._tested, check))
 
     def _test(self) -> SelfTest:
         dtype = self._options.dtypes[0]
@@ -232,10 +233,10 @@ class AllReduceOp(Resource):
         self.target.synchronize()
         self._raise_failure()
 
-    def _tested(self, test: SelfTest, transport: Transport, stage: Stage | None) -> None:
+    def _tested(self, check: Callable[[], None]) -> None:
         """One part of the self-test; peers that wait for a rank where it fails are told."""
         try:
-            test.over(transport, stage)
+            check()
         except BaseException as error:
             self.target.give_up(f"{type(error).__name__}: {error}")
             raise

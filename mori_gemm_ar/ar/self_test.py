@@ -4,8 +4,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -15,7 +16,7 @@ from mori_gemm_ar.layout import PACK_BYTES, AllReduceProblem, DType, Stage
 from mori_gemm_ar.layout.sdma import ByteSlices, Transport
 from mori_gemm_ar.runtime import Target
 
-_PACKS = 5  # of each rank's slice
+_PACKS = 5  # for each queue, of each rank's slice
 _TAIL = 3  # elements after the last whole pack
 _CANARY = 0xA5
 _CANARY_BYTES = 128  # looked at behind each run of bytes
@@ -39,10 +40,22 @@ class SelfTest:
     run: Callable[[Transport, Call], None]
 
     @property
+    def queues(self) -> int:
+        """Copy-engine queues to each peer."""
+        return self.window.queues.per_peer if self.window.queues is not None else 1
+
+    @property
     def problem(self) -> AllReduceProblem:
-        """As large as slices of all ranks with a tail, or as the op allows."""
-        wanted = _PACKS * PACK_BYTES * self.world // self.element.nbytes + _TAIL
-        return AllReduceProblem(self.world, min(wanted, self.max_bytes // self.element.nbytes), self.element)
+        """Slices that give every queue of every rank something to carry, and a tail; or as large as the op allows."""
+        tail, queues = _TAIL * self.element.nbytes, self.queues
+        # The tail takes the place of the last rank's last pack, so that no slice has more packs than the others.
+        packs = min(_PACKS * queues, (max(self.max_bytes - tail, 0) // PACK_BYTES + 1) // self.world)
+        # Otherwise some queues carry twice as much and others nothing.
+        packs -= packs % queues
+        wanted = (packs * self.world - 1) * PACK_BYTES // self.element.nbytes + _TAIL
+        if packs == 0:
+            wanted = self.max_bytes // self.element.nbytes
+        return AllReduceProblem(self.world, wanted, self.element)
 
     def prepare(self) -> None:
         """Zero where data will land, or old data would pass for new. All ranks do it before any of them goes on."""
@@ -51,20 +64,28 @@ class SelfTest:
         for _, start in self._guards():
             self.target.fill(start, _CANARY_BYTES, _CANARY)
 
-    def over(self, transport: Transport, stage: Stage | None) -> None:
-        """Raise `CollectiveError` unless a transport moves data."""
-        problem = self.problem
+    def steps(self, transport: Transport, stage: Stage | None) -> Iterator[tuple[str, Callable[[], None]]]:
+        """(name, check) in order. All ranks pass one before any of them goes on to the next.
+
+        So a rank that only got sums of wrong data, or no sums, says what its peer found and blames no other leg. A
+        check raises `CollectiveError`.
+        """
         x = self._data(self.window.rank).to(self.target.torch_device)
         out = torch.zeros_like(x)
-        call = Call(problem, x.data_ptr(), out.data_ptr(), self.budget, stage)
-        self.run(transport, call)
-        if transport is Transport.SDMA:
-            self._check_legs(problem)
+        call = Call(self.problem, x.data_ptr(), out.data_ptr(), self.budget, stage)
         name = f"{stage.value}-stage all-reduce by load and store" if stage else "all-reduce by copy engine"
-        self._require(out.cpu(), self._sum(), f"the {name}", "peers' memory is not reached")
-        for region, start in self._guards():
-            if self.target.read(start, _CANARY_BYTES) != bytes([_CANARY]) * _CANARY_BYTES:
-                raise CollectiveError(f"self-test of the {name} wrote past its data in region {region!r} of the window")
+        run, check = partial(self.run, transport, call), partial(self._check_result, out, name)
+        if transport is Transport.LSA:
+            yield "self-test", lambda: self._all(run, check)
+            return
+        yield "self-test", lambda: self._all(run, self._check_scatter)
+        yield "self-test of the sums", self._check_sums
+        yield "self-test of the gather", lambda: self._all(self._check_gather, check)
+
+    @staticmethod
+    def _all(*parts: Callable[[], None]) -> None:
+        for part in parts:
+            part()
 
     # ---- data ------------------------------------------------------------------------------------------------
     def _data(self, rank: int) -> torch.Tensor:
@@ -105,32 +126,60 @@ class SelfTest:
         return found
 
     # ---- checks ----------------------------------------------------------------------------------------------
-    def _check_legs(self, problem: AllReduceProblem) -> None:
-        slices, own = ByteSlices.of(problem), self.window.rank
-        slot = self.window.map.region("landing").nbytes // self.world
-        for peer in range(self.world):
-            if peer != own:
-                expected = self._bytes(self._data(peer), slices.slice(own))
-                self._require_bytes("scatter", peer, self.window.at("landing") + slot * peer, expected)
-        for peer in range(self.world):
-            run = slices.slice(peer)
-            leg = "reduce" if peer == own else "gather"
-            self._require_bytes(leg, peer, self.window.at("reduced") + run.start, self._bytes(self._sum(), run))
+    def _check_scatter(self) -> None:
+        slots, slot = self.window.at("landing"), self.window.map.region("landing").nbytes // self.world
+        for peer in self._peers():
+            self._check_put("scatter", peer, self.window.rank, slots + slot * peer, self._data(peer))
+
+    def _check_sums(self) -> None:
+        rank = self.window.rank
+        own = ByteSlices.of(self.problem).slice(rank)
+        expected = self._bytes(self._sum(), own)
+        seen = self.target.read(self.window.at("reduced") + own.start, len(own))
+        if seen != expected:
+            raise CollectiveError(
+                f"self-test, reduce of rank {rank}: {_differ(seen, expected)} of {len(own)} bytes are wrong; "
+                f"the kernel does not run right on this machine"
+            )
+
+    def _check_gather(self) -> None:
+        slices = ByteSlices.of(self.problem)
+        for peer in self._peers():
+            start = self.window.at("reduced") + slices.slice(peer).start
+            self._check_put("gather", peer, peer, start, self._sum())
+
+    def _check_put(self, leg: str, sender: int, owner: int, start: int, values: torch.Tensor) -> None:
+        """Raise unless what a rank put to this one has landed: the slice of `values` that `owner` owns."""
+        slices = ByteSlices.of(self.problem)
+        own = slices.slice(owner)
+        seen, expected = self.target.read(start, len(own)), self._bytes(values, own)
+        if seen == expected:
+            return
+        wrong, landed = [], False
+        for queue, piece in enumerate(slices.pieces(owner, self.queues)):
+            part = slice(piece.start - own.start, piece.stop - own.start)
+            if seen[part] != expected[part]:
+                wrong.append(str(queue))
+                landed |= any(seen[part])
+        queues = f", queue {', '.join(wrong)}" if self.queues > 1 else ""
+        raise CollectiveError(
+            f"self-test, {leg} leg by copy engine, rank {sender} to rank {self.window.rank}{queues}: "
+            f"{_differ(seen, expected)} of {len(own)} bytes are wrong; "
+            f"{'part of a put did not land' if landed else _NO_ENGINES}"
+        )
+
+    def _check_result(self, out: torch.Tensor, name: str) -> None:
+        self._require(out.cpu(), self._sum(), f"the {name}", "peers' memory is not reached")
+        for region, start in self._guards():
+            if self.target.read(start, _CANARY_BYTES) != bytes([_CANARY]) * _CANARY_BYTES:
+                raise CollectiveError(f"self-test of the {name} wrote past its data in region {region!r} of the window")
+
+    def _peers(self) -> list[int]:
+        return [rank for rank in range(self.world) if rank != self.window.rank]
 
     @staticmethod
     def _bytes(values: torch.Tensor, run: range) -> bytes:
         return values.view(torch.uint8)[run.start : run.stop].numpy().tobytes()
-
-    def _require_bytes(self, leg: str, peer: int, start: int, expected: bytes) -> None:
-        seen = self.target.read(start, len(expected))
-        if seen == expected:
-            return
-        wrong = sum(a != b for a, b in zip(seen, expected, strict=True))
-        where = f"{leg} leg by copy engine, rank {peer} to rank {self.window.rank}"
-        why = _NO_ENGINES if not any(seen) else "part of a put did not land"
-        if leg == "reduce":
-            where, why = f"reduce of rank {peer}", "the kernel does not run right on this machine"
-        raise CollectiveError(f"self-test, {where}: {wrong} of {len(expected)} bytes are wrong; {why}")
 
     @staticmethod
     def _require(out: torch.Tensor, expected: torch.Tensor, what: str, why: str) -> None:
@@ -141,3 +190,7 @@ class SelfTest:
                 f"self-test of {what} gave {out[first].item()} instead of {expected[first].item()} at element {first}; "
                 f"{why}"
             )
+
+
+def _differ(seen: bytes, expected: bytes) -> int:
+    return sum(a != b for a, b in zip(seen, expected, strict=True))

@@ -8,7 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from mori_gemm_ar.errors import CollectiveSetupError, CollectiveTimeout, ConfigError, MoriGemmArError, RendezvousError
+from mori_gemm_ar.errors import (
+    CollectiveSetupError,
+    CollectiveTimeout,
+    ConfigError,
+    CopyEngineTimeout,
+    MoriGemmArError,
+    RendezvousError,
+)
 
 T = TypeVar("T")
 
@@ -53,7 +60,8 @@ def agree(group: Group, step: str, action: Callable[[], T]) -> T:
         error = caught
     report = _Outcome(False)
     if error is not None:
-        report = _Outcome(True, f"{type(error).__name__}: {error}", isinstance(error, CollectiveTimeout))
+        caused = isinstance(error, CollectiveTimeout) and not isinstance(error, CopyEngineTimeout)
+        report = _Outcome(True, f"{type(error).__name__}: {error}", caused)
     outcomes: list[object] = []
     try:
         outcomes = group.exchange(step, report)

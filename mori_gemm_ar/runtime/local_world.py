@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from mori_gemm_ar.emulator import TICKS_PER_SECOND, EngineSettings, Node
-from mori_gemm_ar.errors import CollectiveSetupError, CollectiveTimeout, ConfigError, RendezvousError
+from mori_gemm_ar.errors import CollectiveSetupError, CollectiveTimeout, ConfigError, CopyEngineTimeout, RendezvousError
 from mori_gemm_ar.layout.terms import MAX_WORLD
 from mori_gemm_ar.runtime.emulated import EmulatedTarget
 from mori_gemm_ar.runtime.symmetric import LocalBacking
@@ -303,6 +303,6 @@ class LocalWorld:
         outcomes = self.outcomes(fn)
         errors = [o.error for o in outcomes if o.error is not None]
         if errors:
-            own = [e for e in errors if not isinstance(e, _PEER_ERRORS)]
+            own = [e for e in errors if isinstance(e, CopyEngineTimeout) or not isinstance(e, _PEER_ERRORS)]
             raise (own or errors)[0]
         return [o.value for o in outcomes]

@@ -149,10 +149,8 @@ def test_a_wrong_sum_in_the_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for error in run(WORLD, body):
         assert isinstance(error, CollectiveError)
-        assert (
-            "self-test of the 1-stage all-reduce by load and store gave 0.0 instead of -54.0 at element 0; peers' memory"
-            in (str(error))
-        )
+        text = "self-test of the 1-stage all-reduce by load and store gave 0.0 instead of -54.0 at element 0; peers'"
+        assert text in str(error)
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
