@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mori_gemm_ar.audit import AuditReport, audit_kernel, audit_text, contract_named, contract_of, verdict
-from mori_gemm_ar.commands.shipped import FAMILIES, all_reduces, shipped_configs
+from mori_gemm_ar.commands.shipped import FAMILIES, all_reduces, sdma_all_reduces, shipped_configs
 from mori_gemm_ar.compile.store import default_store
 from mori_gemm_ar.errors import IsaError
 from mori_gemm_ar.isa import Instruction, parse_isa
@@ -36,10 +36,11 @@ def test_the_registry_lists_every_family_once() -> None:
     keys = [config.key for config in ALL]
     assert len(set(keys)) == len(keys)
     assert len(list(all_reduces())) == 8 * 3 * 3
+    assert len(list(sdma_all_reduces())) == 7 * 3 * 3
     assert {type(config).__name__ for config in ALL} == {
-        "AllReduceConfig", "GemmConfig", "SmallGemmConfig", "QuantizeConfig",
+        "AllReduceConfig", "SdmaConfig", "GemmConfig", "SmallGemmConfig", "QuantizeConfig",
     }  # fmt: skip
-    assert len(FAMILIES) == 2
+    assert len(FAMILIES) == 3
 
 
 @pytest.mark.parametrize("config", ALL, ids=lambda config: config.key)
