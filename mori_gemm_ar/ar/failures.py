@@ -20,9 +20,13 @@ _PHASES = {
 }
 
 
-def _call(tag: int) -> str:
+_BY_ENGINE = (Phase.SCATTER_PUT, Phase.SCATTER, Phase.GATHER_PUT, Phase.GATHER)
+
+
+def _call(tag: int, phase: int) -> str:
     call = decode_tag(tag)
-    return f"{call.numel} x {call.dtype.label}, {call.stage.value}-stage"
+    how = "by copy engine" if phase in _BY_ENGINE else f"{call.stage.value}-stage"
+    return f"{call.numel} x {call.dtype.label}, {how}"
 
 
 def failure_of(record: bytes, timeout_s: float, absent: dict[int, str] | None = None) -> CollectiveError | None:
@@ -67,7 +71,7 @@ def failure_of(record: bytes, timeout_s: float, absent: dict[int, str] | None = 
             f"rank {peer} is already at call {seen}, but rank {rank} at call {expected}, at the {phase}; "
             f"all ranks must make the same calls in the same order; create a new op"
         )
-    mine, theirs = _call(words[ErrorWord.EXPECTED_TAG]), _call(words[ErrorWord.SEEN_TAG])
+    mine, theirs = (_call(words[tag], words[ErrorWord.PHASE]) for tag in (ErrorWord.EXPECTED_TAG, ErrorWord.SEEN_TAG))
     return CollectiveMismatch(
         f"rank {rank} called all-reduce with {mine}, but rank {peer} with {theirs}, at the {phase}, "
         f"call {expected}; all ranks must make the same calls in the same order; create a new op"
