@@ -15,7 +15,7 @@ from mori_gemm_ar.ar.sdma import sdma_configs
 from mori_gemm_ar.ar.transport import transport_named, wants_engines
 from mori_gemm_ar.errors import ConfigError
 from mori_gemm_ar.layout import AllReduceConfig, Stage, WindowMap, allreduce_window, rules
-from mori_gemm_ar.layout.sdma import SdmaConfig, Transport, reason_not_queues, sdma_window
+from mori_gemm_ar.layout.sdma import SdmaConfig, Transport, probe_bytes, reason_not_queues, sdma_window
 
 MAX_TIMEOUT_S = 24 * 3600.0  # a budget of this many 100 MHz ticks is far from overflowing 64 bits
 
@@ -73,8 +73,10 @@ class Options:
             yield from sdma_configs(self.world, elements)
 
     def window(self) -> WindowMap:
-        """The op's window."""
-        return (sdma_window if self.wants_engines else allreduce_window)(self.max_bytes, self.world)
+        """The op's window; with copy engines it has room for a self-test of every queue."""
+        if self.wants_engines:
+            return sdma_window(max(self.max_bytes, probe_bytes(self.world, self.queues)), self.world)
+        return allreduce_window(self.max_bytes, self.world)
 
 
 def checked_timeout(timeout_s: object, default: float) -> float:

@@ -13,11 +13,9 @@ import torch
 from mori_gemm_ar.ar.call import Call, OpWindow
 from mori_gemm_ar.errors import CollectiveError
 from mori_gemm_ar.layout import PACK_BYTES, AllReduceProblem, DType, Stage
-from mori_gemm_ar.layout.sdma import ByteSlices, Transport
+from mori_gemm_ar.layout.sdma import ByteSlices, Transport, probe_problem
 from mori_gemm_ar.runtime import Target
 
-_PACKS = 5  # for each queue, of each rank's slice
-_TAIL = 3  # elements after the last whole pack
 _CANARY = 0xA5
 _CANARY_BYTES = 128  # looked at behind each run of bytes
 _NO_ENGINES = (
@@ -46,16 +44,11 @@ class SelfTest:
 
     @property
     def problem(self) -> AllReduceProblem:
-        """Slices that give every queue of every rank something to carry, and a tail; or as large as the op allows."""
-        tail, queues = _TAIL * self.element.nbytes, self.queues
-        # The tail takes the place of the last rank's last pack, so that no slice has more packs than the others.
-        packs = min(_PACKS * queues, (max(self.max_bytes - tail, 0) // PACK_BYTES + 1) // self.world)
-        # Otherwise some queues carry twice as much and others nothing.
-        packs -= packs % queues
-        wanted = (packs * self.world - 1) * PACK_BYTES // self.element.nbytes + _TAIL
-        if packs == 0:
-            wanted = self.max_bytes // self.element.nbytes
-        return AllReduceProblem(self.world, wanted, self.element)
+        """A few packs for every queue of every rank, and a tail; without engines no more than the op allows."""
+        probe = probe_problem(self.world, self.queues, self.element)
+        if self.window.queues is not None:  # the window has room for it
+            return probe
+        return AllReduceProblem(self.world, min(probe.numel, self.max_bytes // self.element.nbytes), self.element)
 
     def prepare(self) -> None:
         """Zero where data will land, or old data would pass for new. All ranks do it before any of them goes on."""

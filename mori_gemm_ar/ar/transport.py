@@ -47,5 +47,5 @@ def reconcile_engines(world: World, asked: Transport | None, fault: str | None) 
     if asked is Transport.SDMA:
         raise ConfigError(f"transport='sdma' must have copy engines on all ranks, but {reason}; use transport='lsa'")
     if world.rank == 0:
-        warnings.warn(f"transport='auto' resolves to 'lsa' for all calls: {reason}", TransportWarning, stacklevel=4)
+        warnings.warn(f"transport='auto' resolves to 'lsa' for all calls: {reason}", TransportWarning, stacklevel=3)
     return False

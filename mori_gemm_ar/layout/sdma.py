@@ -27,6 +27,8 @@ from mori_gemm_ar.layout.window import RegionSpec, WindowMap, payload_layout
 
 MAX_QUEUES = 8  # to each peer: one lane of a wave serves each queue of each rank
 PUSH_THREADS = WAVE_LANES  # one wave drives all queues
+PROBE_PACKS = 5  # of each queue in a self-test
+PROBE_TAIL = 3  # elements after its last whole pack
 
 
 def reason_not_queues(queues: object) -> str | None:
@@ -138,6 +140,22 @@ def sdma_window(max_bytes: int, world: int) -> WindowMap:
     )
     payload = payload_layout(specs, capacity=max_bytes, start=CONTROL.nbytes)
     return WindowMap(CONTROL_REGIONS + payload.regions)
+
+
+def probe_problem(world: int, queues: int, dtype: DType) -> AllReduceProblem:
+    """What a self-test sends: every queue of every rank carries something, whatever size of call would use it.
+
+    The tail takes the place of the last rank's last pack, so that no slice has more packs than the others: otherwise
+    some queues would carry twice as much and others nothing.
+    """
+    require(reason_not_world(world) or reason_not_queues(queues))
+    packs = PROBE_PACKS * queues * world - 1
+    return AllReduceProblem(world, packs * PACK_BYTES // dtype.nbytes + PROBE_TAIL, dtype)
+
+
+def probe_bytes(world: int, queues: int) -> int:
+    """Capacity that a window needs for a self-test of any type."""
+    return max(probe_problem(world, queues, dtype).nbytes for dtype in DType)
 
 
 def select_transport(problem: AllReduceProblem, machine: Machine, copy_engines: bool) -> Transport:

@@ -33,6 +33,8 @@ from mori_gemm_ar.layout.sdma import (
     SdmaPhase,
     Transport,
     landing_bytes,
+    probe_bytes,
+    probe_problem,
     reason_not_queues,
     sdma_config,
     sdma_geometry,
@@ -189,6 +191,18 @@ def test_a_larger_window_moves_no_control_region(world: int, some: int, more: in
     assert len(names) == 8
     assert all(small.region(name) == large.region(name) for name in names)
     assert all(small.offset(name) <= large.offset(name) for name in small.names)
+
+
+@pytest.mark.parametrize("dtype", DType, ids=lambda dtype: dtype.label)
+@pytest.mark.parametrize("queues", range(1, MAX_QUEUES + 1))
+def test_a_self_test_uses_every_queue_of_every_rank(queues: int, dtype: DType) -> None:
+    for world in range(1, 9):
+        problem = probe_problem(world, queues, dtype)
+        slices = ByteSlices.of(problem)
+        pieces = [slices.pieces(rank, queues) for rank in range(world)]
+        assert all(len(piece) > PACK_BYTES for run in pieces for piece in run)
+        assert problem.nbytes % PACK_BYTES
+        assert problem.nbytes <= probe_bytes(world, queues) < 6000
 
 
 # --- compile keys and grids ---
