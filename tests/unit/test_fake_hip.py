@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from mori_gemm_ar.ar import AllReduceOp, lsa
+from mori_gemm_ar.ar import AllReduceOp, call
+from mori_gemm_ar.ar import op as op_module
 from mori_gemm_ar.layout import Stage
 from mori_gemm_ar.runtime import LocalWorld, RankContext
 from mori_gemm_ar.runtime.emulated import EmulatedTarget
@@ -29,7 +30,7 @@ STAGES = (None, Stage.ONE, Stage.TWO)
 
 @pytest.fixture(autouse=True)
 def stand_in_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lsa, "default_store", StandInStore)
+    monkeypatch.setattr(op_module, "default_store", StandInStore)
 
 
 class SameMemory:
@@ -57,7 +58,7 @@ class SameMemory:
             if check:
                 op.check()
                 assert bool((out == sum(peer + 1 + index for peer in range(self.size))).all()), (index, out)
-        if op._stage is not Stage.ONE:
+        if op._options.stage is not Stage.ONE:
             buffer = op.buffer((64,), FP32).fill_(rank + 1)
             op(buffer, buffer)
             if check:
@@ -128,7 +129,7 @@ def test_a_swapped_argument_is_noticed(
     monkeypatch.setattr(AllReduceOp, "_self_test", lambda self: None)
     same = SameMemory(FakeNode(tmp_path, 2), 2)
     expected = same.on_emulated(Stage.TWO, execute=False)
-    pack = lsa.pack_arguments
+    pack = call.pack_arguments
 
     def swapped(slots: Any, values: tuple[int, ...]) -> bytes:
         changed = dict(zip(ARGUMENTS, values, strict=True))
@@ -136,5 +137,5 @@ def test_a_swapped_argument_is_noticed(
         return pack(slots, tuple(changed.values()))
 
     if first is not None:
-        monkeypatch.setattr(lsa, "pack_arguments", swapped)
+        monkeypatch.setattr(call, "pack_arguments", swapped)
     assert (same.on_rocm(Stage.TWO, execute=False) == expected) is (first is None)
