@@ -19,7 +19,7 @@ from mori_gemm_ar.model.accuracy import HeldOut
 from mori_gemm_ar.model.choice import BUILT, OFFERED, Cases, Refusal, best_of
 from mori_gemm_ar.model.constants import Constants
 from mori_gemm_ar.model.modes import Plan, predict
-from mori_gemm_ar.model.results import ALLREDUCE, EMULATED, state_of
+from mori_gemm_ar.model.results import ALLREDUCE, BASELINE, EMULATED, state_of, transport_of, wire_of
 from mori_gemm_ar.model.terms import Case, Layer, Mode, Wire
 from mori_gemm_ar.model.tiles import TILES
 from mori_gemm_ar.model.values import Values
@@ -147,7 +147,7 @@ def _parts(v: Values, layer: Layer) -> Iterator[CardRow]:
     m, n, world = layer.m, layer.n, layer.world
     parts = (
         (allreduce_name("lsa"), costs.lsa_allreduce_us(v, m, n, world), "predicted: not run here"),
-        (allreduce_name("sdma"), costs.sdma_allreduce_us(v, m, n, world), NOT_BUILT),
+        (allreduce_name("sdma"), costs.sdma_allreduce_us(v, m, n, world), "predicted: not run here"),
         ("our GEMM + aiter all-reduce", gemm + costs.aiter_allreduce_us(v, m, n, world), "predicted: not run here"),
         ("our GEMM + RCCL all-reduce", gemm + costs.rccl_allreduce_us(v, m, n, world), "predicted from one reading"),
     )
@@ -162,15 +162,15 @@ def allreduce_name(transport: str) -> str:
 
 def row_name(result: Mapping[str, Any]) -> str:
     """Row of the card that a RESULT_JSON row belongs to."""
-    if result.get("benchmark") == ALLREDUCE:
-        return allreduce_name(str(result.get("backend", "lsa")))
+    if result.get("benchmark") in (ALLREDUCE, BASELINE):
+        return allreduce_name(transport_of(result))
     return str(result.get("mode"))
 
 
 def reason_not_comparable(result: Mapping[str, Any], layer: Layer, state: str) -> str | None:
     """Why a RESULT_JSON row may not stand on the card of a layer. Shapes must agree where there is a time."""
     if result.get("validated") is not True:
-        failure = result.get("failure") or "an unverified row is no result"
+        failure = result.get("failure") or result.get("reason") or "an unverified row is no result"
         return f"validated={result.get('validated')!r} must be true; {failure}"
     if state_of(result) != state:
         return f"software={state_of(result)} must be {state}; rows of two states are not compared"
@@ -182,7 +182,7 @@ def reason_not_comparable(result: Mapping[str, Any], layer: Layer, state: str) -
         ("n", result.get("n"), layer.n),
         ("world", world, layer.world),
     ]
-    if result.get("benchmark") != ALLREDUCE:
+    if result.get("benchmark") not in (ALLREDUCE, BASELINE):
         shape += [("k", result.get("k"), layer.k), ("quant", result.get("quant"), layer.quant.value)]
     for name, have, want in shape:
         if have != want:
@@ -211,7 +211,7 @@ def card(
 
 
 def _with_result(rows: list[CardRow], result: Mapping[str, Any], layer: Layer, state: str) -> list[CardRow]:
-    name, wire = row_name(result), str(result.get("wire") or Wire.BF16.value)
+    name, wire = row_name(result), wire_of(result) or Wire.BF16.value
     reason = reason_not_comparable(result, layer, state)
     position = next((i for i, row in enumerate(rows) if (row.name, row.wire) == (name, wire)), None)
     rel_l2 = result.get("rel_l2")

@@ -24,7 +24,9 @@ PREFIX = "RESULT_JSON "
 _TILE = re.compile(r"(\d+)x(\d+)")
 SUFFIXES = (".json", ".jsonl", ".log", ".txt", ".out")
 EMULATED = "emulated"
-ALLREDUCE = "all_reduce"  # `benchmark` of an all-reduce row; every other row is a layer and has a mode
+EXACT = "exact"  # wire of an all-reduce that sends the elements themselves
+ALLREDUCE = "all_reduce"  # `benchmark` of an all-reduce row; every row but this and the next is a layer and has a mode
+BASELINE = "all_reduce_baseline"  # the same of another library; calibrates nothing but what the model knows of it
 
 
 def read_results(path: Path | str) -> list[dict[str, Any]]:
@@ -96,6 +98,8 @@ def _reason(row: Mapping[str, Any]) -> str | None:
         return "not validated: never calibrates"
     if row.get("device") == EMULATED or row.get("time_us") is None:
         return "no time of a GPU"
+    if row.get("benchmark") == ALLREDUCE and wire_of(row) not in (None, "bf16"):
+        return f"no formula: an all-reduce with wire={wire_of(row)!r}"
     return None if _number(row["time_us"]) > 0 else f"time_us={row['time_us']!r} is no time"
 
 
@@ -148,15 +152,27 @@ def _resolved(row: Mapping[str, Any]) -> Mapping[str, Any]:
     return resolved if isinstance(resolved, Mapping) else {}
 
 
+def transport_of(row: Mapping[str, Any]) -> str:
+    """What moved the bytes of an all-reduce row, or whose all-reduce it was."""
+    resolved = _resolved(row)
+    return str(resolved.get("backend", resolved.get("transport", row.get("backend", "lsa"))))
+
+
+def wire_of(row: Mapping[str, Any]) -> str | None:
+    """What crossed the links; None where that was the elements themselves, or the row does not tell."""
+    wire = _resolved(row).get("wire", row.get("wire"))
+    return None if wire == EXACT else wire
+
+
 def _mode(row: Mapping[str, Any], resolved: Mapping[str, Any]) -> str:
-    if row.get("benchmark") == ALLREDUCE:
-        return f"{resolved.get('transport', row.get('backend', 'lsa'))}-ar"
+    if row.get("benchmark") in (ALLREDUCE, BASELINE):
+        return f"{transport_of(row)}-ar"
     return str(resolved.get("mode", row.get("mode")))
 
 
 def _wire(row: Mapping[str, Any], resolved: Mapping[str, Any]) -> str | None:
     """The wire as records spell it: fp8 with the transport of the gather behind it."""
-    wire = resolved.get("wire", row.get("wire"))
+    wire = wire_of(row)
     if wire in (None, "bf16"):
         return wire
     return f"fp8/{resolved.get('gather', row.get('gather', 'lsa'))}"

@@ -114,6 +114,28 @@ def test_an_all_reduce_row_has_no_gemm_to_agree_on() -> None:
     assert "27" not in page.to_markdown().split(row.name)[1].split("|")[3]
 
 
+@pytest.mark.parametrize(
+    ("change", "name", "wire"),
+    [
+        ({"resolved": {"backend": "sdma", "wire": "exact"}}, "all-reduce alone, sdma", "bf16"),
+        ({"resolved": {"backend": "lsa", "wire": "fp8"}}, "all-reduce alone, lsa", "fp8"),
+        ({"benchmark": "all_reduce_baseline", "backend": "nccl"}, "all-reduce alone, nccl", "bf16"),
+    ],
+)
+def test_an_all_reduce_row_stands_where_it_really_ran(change: dict[str, Any], name: str, wire: str) -> None:
+    result = {"benchmark": "all_reduce", "m": 16384, "n": 7168, "world_size": 8, "time_us": 1030.0}
+    page = make({**result, "validated": True, "device": "MI355X", **SOFTWARE, **change})
+    assert row_of(page, name, wire).status is Status.MEASURED
+    assert [row.name for row in page.rows if row.status is Status.MEASURED] == [name]
+
+
+def test_a_baseline_that_declined_says_why() -> None:
+    page = make({"benchmark": "all_reduce_baseline", "backend": "aiter", "reason": "not importable", **SOFTWARE})
+    (refused,) = [row for row in page.rows if row.status is Status.REFUSED]
+    assert (refused.name, refused.measured_us) == ("all-reduce alone, aiter", None)
+    assert refused.reason.endswith("not importable")
+
+
 def test_a_baseline_without_a_formula_has_no_time_until_it_is_measured() -> None:
     name = "torch matmul"
     verified = row_of(make({**GOOD, "mode": name, "time_us": None}), name)

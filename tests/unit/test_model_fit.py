@@ -136,6 +136,24 @@ def test_rows_that_may_not_calibrate_keep_their_reason(tmp_path: Path) -> None:
     assert (values, results) == (V, ())
 
 
+def test_all_reduces_calibrate_what_really_ran() -> None:
+    """By the transport of `resolved`; a lossy wire and a library without a formula calibrate nothing."""
+    base = {**good(), "benchmark": "all_reduce", "m": 1024, "n": 7168, "world_size": 8, "time_us": 90.0}
+    other = {**base, "benchmark": "all_reduce_baseline"}
+    rows = [
+        {**base, "resolved": {"backend": "lsa", "stage": 2, "wire": "exact", "gather": "interleaved"}},
+        {**base, "resolved": {"backend": "sdma", "stage": 2, "wire": "exact", "gather": "copied"}},
+        {**base, "resolved": {"backend": "lsa", "stage": 2, "wire": "fp8", "gather": "interleaved"}},
+        {**other, "backend": "aiter"},
+        {**other, "backend": "nccl"},
+    ]
+    records = records_of(rows, load())
+    assert [record.mode for record in records] == ["lsa-ar", "sdma-ar", "lsa-ar", "aiter-ar", "nccl-ar"]
+    assert [record.role is Role.FIT for record in records] == [True, True, False, True, False]
+    assert {record.wire for record in records[:2]} == {None}
+    assert records[2].reason == "no formula: an all-reduce with wire='fp8'"
+
+
 def test_rows_of_two_states_are_refused(tmp_path: Path) -> None:
     rows = list(own_rows(V))[:2]
     write_log(tmp_path, [rows[0], {**rows[1], "git_commit": "def"}])
