@@ -6,11 +6,14 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
+
+import torch
 
 from mori_gemm_ar.ar import AllReduceOp, options
 from mori_gemm_ar.compile.store import CodeStore
@@ -196,6 +199,48 @@ def bench(rank: Rank) -> None:
 
     as_torchrun(rank)
     get_command(bench_ar.app)(rank.arguments["options"])
+
+
+class FakeAiter:
+    """What the benchmark uses of aiter's CustomAllreduce; `kind` says how it behaves."""
+
+    kind, rank = "right", 0
+
+    def __init__(self, group: Any, device: Any, max_size: int) -> None:
+        if self.kind == "old":
+            raise TypeError("unexpected keyword argument 'max_size'")
+        self.group, self.disabled = group, self.kind == "disabled"
+
+    def custom_all_reduce(self, x: torch.Tensor) -> torch.Tensor | None:
+        import torch.distributed as dist
+
+        if self.kind == "refuses":
+            return None
+        total = x.clone()
+        dist.all_reduce(total, group=self.group)
+        if self.kind == "raises" and self.rank == 1:
+            raise RuntimeError("out of signals")
+        return total + x if self.kind == "wrong" else total
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def bench_with_aiter(rank: Rank) -> None:
+    """The benchmark's command line where an aiter can be imported and each rank has what passes for a GPU."""
+    from types import ModuleType
+
+    from benchmark import all_reduce_baseline as baselines
+
+    FakeAiter.kind, FakeAiter.rank = rank.arguments["kind"], rank.rank
+    module = ModuleType(baselines.AITER_MODULE)
+    if FakeAiter.kind != "moved":
+        module.CustomAllreduce = FakeAiter  # type: ignore[attr-defined]
+    sys.modules[baselines.AITER_MODULE] = module
+    baselines.find_spec = lambda name: True  # type: ignore[assignment]
+    baselines.own_gpu = lambda: torch.device("cpu")
+    baselines.torch_backend = lambda: "gloo"
+    bench(rank)
 
 
 # --- cold caches ---

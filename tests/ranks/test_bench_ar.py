@@ -18,7 +18,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from benchmark import bench_ar, report
+from benchmark import all_reduce_cases, all_reduce_rank, bench_ar, report
 from mori_gemm_ar.ar import AllReduceOp
 from mori_gemm_ar.layout import DType, Stage
 from mori_gemm_ar.runtime import LocalWorld
@@ -26,24 +26,28 @@ from mori_gemm_ar.runtime import LocalWorld
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "benchmark" / "bench_ar.py"
 FIELDS = {
-    "benchmark", "validated", "failure", "rel_l2", "bitwise_equal_across_ranks", "calls_verified", "device",
-    "time_us", "emulated_wall_s", "emulated_wall_best_s", "world_size", "m", "n", "dtype", "calls", "warmup", "seed",
-    "requested", "resolved", "versions", "git_commit",
+    "benchmark", "validated", "failure", "rel_l2", "bitwise_equal_across_ranks", "digest", "calls_verified",
+    "device", "time_us", "emulated_wall_s", "emulated_wall_best_s", "world_size", "m", "n", "dtype", "calls", "warmup",
+    "seed", "requested", "resolved", "versions", "git_commit",
 }  # fmt: skip
 QUICK = ("--calls", "1", "--warmup", "1")
 Call = Callable[..., torch.Tensor]
 
 
-def strict(stdout: str) -> dict[str, Any]:
-    """The only line of stdout, with the non-JSON words that Python accepts refused."""
+def strict_rows(stdout: str) -> list[dict[str, Any]]:
+    """All lines of stdout, with the non-JSON words that Python accepts refused."""
 
     def refuse(word: str) -> None:
         raise AssertionError(f"{word} is not JSON")
 
     lines = stdout.splitlines()
-    assert len(lines) == 1
-    assert lines[0].startswith("RESULT_JSON ")
-    row = json.loads(lines[0].removeprefix("RESULT_JSON "), parse_constant=refuse)
+    assert all(line.startswith("RESULT_JSON ") for line in lines)
+    return [json.loads(line.removeprefix("RESULT_JSON "), parse_constant=refuse) for line in lines]
+
+
+def strict(stdout: str) -> dict[str, Any]:
+    """The only line of stdout."""
+    (row,) = strict_rows(stdout)
     assert set(row) == FIELDS
     return row
 
@@ -70,6 +74,7 @@ def test_validates(ranks: int, stage: int) -> None:
     assert (row["world_size"], row["m"], row["n"], row["dtype"]) == (ranks, 64, 7168, "bf16")
     assert row["requested"]["stage"] == row["resolved"]["stage"] == stage
     assert row["resolved"]["kernel"] == f"lsa_allreduce_w{ranks}_bf16_{stage}stage"
+    assert row["requested"]["backend"] == "auto" and row["resolved"]["backend"] == "lsa"
     assert row["versions"]["torch"] == torch.__version__
     assert row["calls_verified"] == 2
     assert "says nothing" in stderr or "nothing ran on a GPU" in stderr
@@ -135,11 +140,11 @@ def test_one_wrong_element_fails(monkeypatch: pytest.MonkeyPatch, value: float) 
 
 def test_a_zero_of_the_wrong_sign_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bits are compared, not values: the error norm alone would be 0."""
-    monkeypatch.setattr(bench_ar, "_data", lambda case, call, rank: torch.zeros(4, 8, dtype=torch.bfloat16))
+    monkeypatch.setattr(all_reduce_cases, "data", lambda case, call, rank: torch.zeros(4, 8, dtype=torch.bfloat16))
     monkeypatch.setattr(AllReduceOp, "__call__", corrupted(lambda op, call: True, lambda result: spoil(result, -0.0)))
-    bench_ar._reference.cache_clear()
+    all_reduce_cases.reference.cache_clear()
     code, stdout, _ = invoke("--local-world", 2, "--m", 4, "--n", 8)
-    bench_ar._reference.cache_clear()
+    all_reduce_cases.reference.cache_clear()
     assert code == 1
     row = strict(stdout)
     assert row["calls_verified"] == 1, "nothing is timed after a failed check"
@@ -184,6 +189,10 @@ def test_a_failed_collective_is_a_failed_row(monkeypatch: pytest.MonkeyPatch) ->
         (("--local-world", 2, "--timeout-s", 0), "timeout_s=0.0 must be"),
         (("--local-world", 2, "--in-place", "--zero-copy", "--stage", 1), "must be Stage.TWO"),
         (("--local-world", 2, "--dtype", "fp8"), "fp8"),
+        (("--local-world", 2, "--backend", "rccl"), "rccl"),
+        (("--local-world", 2, "--wire", "FP8"), "FP8"),
+        (("--local-world", 2, "--backend", "sdma", "--queues", 9), "queues=9 must be"),
+        (("--local-world", 2, "--backend", "sdma", "--stage", 2), "only load and store has stages"),
         (("--local-world", 0), "--local-world"),
         (("--local-world", 2, "--calls", 0), "--calls"),
     ],
@@ -197,15 +206,15 @@ def test_bad_arguments(options: tuple[object, ...], text: str) -> None:
 
 def test_every_rank_gets_the_same_row() -> None:
     """What a group of processes relies on: each of them knows the exit code."""
-    case = bench_ar.Case(3, 5, DType.FP16, Stage.TWO, calls=2, warmup=1)
-    rows = LocalWorld(3).run(lambda rank: bench_ar.measure(rank, case))
+    case = all_reduce_cases.Case(3, 5, DType.FP16, Stage.TWO, calls=2, warmup=1)
+    rows = LocalWorld(3).run(lambda rank: all_reduce_rank.measure(rank, case))
     assert rows[0]["validated"] is True
     assert rows[0] == rows[1] == rows[2]
 
 
 def test_data_differs_in_every_call_and_rank() -> None:
-    case = bench_ar.Case(2, 3, DType.FP32)
-    inputs = {tuple(bench_ar._data(case, c, r).flatten().tolist()) for c in range(5) for r in range(8)}
+    case = all_reduce_cases.Case(2, 3, DType.FP32)
+    inputs = {tuple(all_reduce_cases.data(case, c, r).flatten().tolist()) for c in range(5) for r in range(8)}
     assert len(inputs) == 40
 
 

@@ -29,11 +29,17 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
+def rows_of(stdout: str) -> list[dict[str, Any]]:
+    """All lines."""
+    lines = stdout.splitlines()
+    assert all(line.startswith("RESULT_JSON ") for line in lines)
+    return [json.loads(line.removeprefix("RESULT_JSON ")) for line in lines]
+
+
 def row_of(stdout: str) -> dict[str, Any]:
     """The only line."""
-    (line,) = stdout.splitlines()
-    assert line.startswith("RESULT_JSON ")
-    return json.loads(line.removeprefix("RESULT_JSON "))
+    (row,) = rows_of(stdout)
+    return row
 
 
 def require_valid(row: dict[str, Any], ranks: int) -> None:
@@ -107,3 +113,21 @@ def test_torchrun(ranks: int, tmp_path: Path) -> None:
     assert run.returncode == 0, run.stderr
     require_valid(row_of(run.stdout), ranks)
     assert time.monotonic() - start < 60
+
+
+@pytest.mark.parametrize("ranks", [2, *(pytest.param(ranks, marks=pytest.mark.slow) for ranks in (3, 4, 8))])
+def test_torchrun_with_copy_engines_and_baselines(ranks: int, tmp_path: Path) -> None:
+    """Engines of one process write what other processes read; torch's own group sums the same data."""
+    options = ("--m", "7", "--n", "515", "--backend", "sdma", "--queues", "2", "--baseline")
+    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--", str(SCRIPT), *options]
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    run = subprocess.run(command, cwd=tmp_path, env=env, text=True, capture_output=True, timeout=300)
+    assert run.returncode == 0, run.stderr
+    own, torchs, aiter = rows_of(run.stdout)
+    assert (own["validated"], own["rel_l2"], own["bitwise_equal_across_ranks"]) == (True, 0.0, True)
+    assert (own["resolved"]["backend"], own["resolved"]["queues"], own["resolved"]["ranks"]) == ("sdma", 2, "processes")
+    assert (torchs["backend"], torchs["outcome"], torchs["validated"]) == ("gloo", "measured", True)
+    assert (aiter["backend"], aiter["outcome"]) == ("aiter", "declined")
+    command = [sys.executable, str(SCRIPT), "--local-world", str(ranks), "--m", "7", "--n", "515", "--backend", "lsa"]
+    run = subprocess.run(command, cwd=tmp_path, env=env, text=True, capture_output=True, timeout=300)
+    assert row_of(run.stdout)["digest"] == own["digest"], "load and store in one process gives the same bits"
