@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from mori_gemm_ar.compile.store import CodeObject
-from mori_gemm_ar.layout import AllReduceProblem, LaunchGeometry, Stage, WindowMap
+from mori_gemm_ar.layout import AllReduceProblem, LaunchGeometry, Stage, WindowMap, Wire
 from mori_gemm_ar.runtime import Buffer, CopyQueues, ErrorRecord, Launch, kernel_of, pack_arguments
 
 Codes = dict[Any, CodeObject]
@@ -34,13 +34,18 @@ class OpWindow:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One all-reduce of contiguous memory. `stage` is for load and store only; None lets the size decide."""
+    """One all-reduce of contiguous memory. `stage` is for load and store only; None lets the size decide.
+
+    columns: elements of a row, where the wire scales rows.
+    """
 
     problem: AllReduceProblem
     source: int
     destination: int
     budget: int  # of each wait, in ticks
     stage: Stage | None = None
+    wire: Wire = Wire.EXACT
+    columns: int | None = None
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:

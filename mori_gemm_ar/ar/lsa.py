@@ -4,26 +4,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
+from mori_gemm_ar.ar import wire as wires
 from mori_gemm_ar.ar.call import Call, Codes, OpWindow, launch
-from mori_gemm_ar.layout import MI355X, AllReduceConfig, DType, Stage, call_tag, lsa_geometry, select_config
+from mori_gemm_ar.layout import MI355X, call_tag, select_config
 from mori_gemm_ar.runtime import Pipeline
-
-
-def lsa_configs(world: int, dtypes: Iterable[DType]) -> Iterator[AllReduceConfig]:
-    """The kernels that calls of these types may need."""
-    for dtype in dtypes:
-        for stage in Stage:
-            yield AllReduceConfig(world, dtype, stage)
 
 
 def lsa_pipeline(window: OpWindow, codes: Codes, call: Call) -> Pipeline:
     """The launch of one call."""
     problem = call.problem
     in_window = call.destination == window.at("input") and problem.numel > 0
-    config = select_config(problem, MI355X, call.stage, in_window)
-    geometry = lsa_geometry(problem, config, MI355X)
+    config = select_config(problem, MI355X, call.stage, in_window, call.wire)
+    geometry = wires.geometry_of(problem, config, call.columns)
     values = (
         window.base,
         window.stride,
@@ -32,10 +24,11 @@ def lsa_pipeline(window: OpWindow, codes: Codes, call: Call) -> Pipeline:
         call.source,
         call.destination,
         problem.numel,
-        call_tag(problem.numel, problem.dtype, config.stage),
+        call_tag(problem.numel, problem.dtype, config.stage, config.wire, call.columns),
         window.map.offset("input"),
-        window.map.offset("reduced"),
+        window.map.offset(wires.reduced_region(window.map)),
         call.budget,
         window.error.address,
+        *wires.wire_arguments(window.map, config, problem.numel, call.columns),
     )
     return Pipeline(config.key, (launch(codes, config, geometry, values),), call.buffers)

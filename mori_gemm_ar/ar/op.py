@@ -7,44 +7,27 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from mori_gemm_ar.ar import wire as wires
 from mori_gemm_ar.ar.arguments import TORCH_DTYPES, Operands, Span, check_input, check_output, dtype_of, prepare
 from mori_gemm_ar.ar.call import Call, Codes, OpWindow
 from mori_gemm_ar.ar.failures import failure_of
 from mori_gemm_ar.ar.lsa import lsa_pipeline
 from mori_gemm_ar.ar.options import Options, checked_timeout
+from mori_gemm_ar.ar.plan import CallPlan, plan_call
 from mori_gemm_ar.ar.sdma import sdma_pipeline
 from mori_gemm_ar.ar.self_test import SelfTest
 from mori_gemm_ar.ar.transport import reconcile_engines
 from mori_gemm_ar.compile.store import default_store
 from mori_gemm_ar.errors import CollectiveError, ConcurrentUseError, ConfigError
-from mori_gemm_ar.layout import (
-    MI355X,
-    AllReduceConfig,
-    AllReduceProblem,
-    DType,
-    Stage,
-    WindowMap,
-    lsa_geometry,
-    rules,
-    select_config,
-    signal_word,
-)
+from mori_gemm_ar.layout import MI355X, AllReduceProblem, DType, Stage, WindowMap, Wire, rules, signal_word
 from mori_gemm_ar.layout.allreduce import CONTROL, ERROR_WORDS
-from mori_gemm_ar.layout.sdma import (
-    SdmaConfig,
-    SdmaPhase,
-    Transport,
-    sdma_config,
-    sdma_geometry,
-    select_transport,
-)
+from mori_gemm_ar.layout.sdma import Transport, select_transport
 from mori_gemm_ar.layout.terms import MAX_BLOCKS, MAX_NUMEL, MAX_WORLD
 from mori_gemm_ar.runtime import Resource, Rollback, SymmetricMemory, Target, World, agree, connect, require_equal
 
@@ -52,16 +35,6 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 _PIPELINES = {Transport.LSA: lsa_pipeline, Transport.SDMA: sdma_pipeline}
-
-
-@dataclass(frozen=True, slots=True)
-class CallPlan:
-    """What one call resolved to. `config` and `blocks` are those of the kernel that sums."""
-
-    transport: Transport
-    config: AllReduceConfig | SdmaConfig
-    blocks: int
-    in_place_in_window: bool
 
 
 class AllReduceOp(Resource):
@@ -104,35 +77,37 @@ class AllReduceOp(Resource):
         device: str = "auto",
         timeout_s: float | None = None,
         stage: Stage | None = None,
-        dtypes: Sequence[torch.dtype] = tuple(TORCH_DTYPES),
+        dtypes: Sequence[torch.dtype] | None = None,
         transport: Transport | str = "auto",
         queues: int = 1,
+        wire: Wire | str = Wire.EXACT,
     ) -> AllReduceOp:
         """Collective: succeeds on every rank, or raises on every rank and leaves nothing behind.
 
         world: a `torch.distributed` group with one process per rank (None: the default group), a `ProcessWorld`, or the
         context that `LocalWorld.run` hands to a rank.
         max_bytes: largest call in bytes. device: "auto", "rocm" or "emulated". timeout_s: budget of each device wait
-        (None: the target's default). stage: None chooses per call by size. dtypes: what will be reduced; their
-        kernels are compiled or loaded here, and nothing is compiled later.
+        (None: the target's default). stage: None chooses per call by size. dtypes: what will be reduced (None: all
+        that the wire carries); their kernels are compiled or loaded here, and nothing is compiled later.
         transport: "lsa", "sdma" (an error where a rank has no copy engines), or "auto": copy engines for calls that
         are large enough, where all ranks have them; where one has none, load and store with a `TransportWarning`.
-        A world of one only copies. queues: copy-engine queues to each peer; a slice is split over them.
+        A world of one only copies. queues: copy-engine queues to each peer; a slice is split over them. wire: "exact",
+        or what the links carry instead, with a loss: "fp8", "fp8-both" or "fp8-row", see `Wire`; always in two stages.
         Errors: `ConfigError` for bad arguments; `CollectiveSetupError` naming the rank and step that failed;
         `RendezvousError` naming a rank that does not come.
         """
-        world, dtypes = connect(world), tuple(dtypes)
+        world = connect(world)
         op: AllReduceOp | None = None
         try:
             op = agree(
                 world,
                 "check arguments",
-                lambda: cls._checked(world, device, timeout_s, (max_bytes, stage, dtypes, transport, queues)),
+                lambda: cls._checked(world, device, timeout_s, (max_bytes, stage, dtypes, transport, queues, wire)),
             )
             require_equal(
                 world,
                 "compare arguments",
-                "max_bytes, stage, dtypes, transport and queues",
+                "max_bytes, stage, dtypes, transport, queues and wire",
                 op._options.compared,
             )
             require_equal(world, "compare devices", "device", op.target.name)
@@ -207,7 +182,8 @@ class AllReduceOp(Resource):
 
     def _self_test(self) -> None:
         for transport in self.transports:
-            stages: tuple[Stage | None, ...] = tuple(Stage) if transport is Transport.LSA else (None,)
+            lsa: tuple[Stage | None, ...] = (Stage.TWO,) if self.wire.lossy else tuple(Stage)
+            stages = lsa if transport is Transport.LSA else (None,)
             for stage in stages:
                 test = self._test()
                 agree(self._world, "prepare the self-test", test.prepare)
@@ -226,6 +202,7 @@ class AllReduceOp(Resource):
             self.max_bytes,
             ticks,
             self._run_test,
+            self.wire,
         )
 
     def _run_test(self, transport: Transport, call: Call) -> None:
@@ -247,7 +224,7 @@ class AllReduceOp(Resource):
         self._enter()
         try:
             dtype = check_input(x, self.max_bytes, self.target.torch_device)
-            if x.dtype not in self._options.dtypes:
+            if x.dtype not in self.dtypes:
                 raise ConfigError(f"x.dtype={x.dtype} must be among the dtypes given to create()")
             if out is not None:
                 check_output(out, x)
@@ -292,6 +269,23 @@ class AllReduceOp(Resource):
         return (Transport.SDMA,) if self._options.transport is Transport.SDMA else (Transport.LSA, Transport.SDMA)
 
     @property
+    def dtypes(self) -> tuple[torch.dtype, ...]:
+        """What the op reduces."""
+        return self._options.dtypes
+
+    @property
+    def wire(self) -> Wire:
+        """What crosses the links; `Wire.EXACT` in a world of one, whatever `create` was asked for."""
+        return self._options.wire
+
+    def wire_error(self, x: torch.Tensor | None = None) -> wires.WireError:
+        """Relative L2 of the sum of `x`, or of Gaussian data, to its fp32 sum, over sampled rows: what the wire loses.
+
+        Collective, with `x` on all ranks or on none; two all-reduces. An exact wire loses nothing, and nothing is run.
+        """
+        return wires.measure(self, x)
+
+    @property
     def queues(self) -> int:
         """Copy-engine queues to each peer."""
         return self._options.queues
@@ -301,15 +295,12 @@ class AllReduceOp(Resource):
             return self.transports[0]
         return select_transport(problem, MI355X, self._engines)
 
-    def plan(self, numel: int, dtype: torch.dtype, in_place_in_window: bool = False) -> CallPlan:
-        """What a call of this size resolves to."""
+    def plan(
+        self, numel: int, dtype: torch.dtype, in_place_in_window: bool = False, columns: int | None = None
+    ) -> CallPlan:
+        """What a call of this size resolves to; `columns`: elements of a row, where the wire scales rows."""
         problem = AllReduceProblem(self.world_size, numel, dtype_of(dtype))
-        transport = self._transport(problem)
-        if transport is Transport.SDMA:
-            reduce = sdma_config(self.world_size, problem.dtype, SdmaPhase.REDUCE)
-            return CallPlan(transport, reduce, sdma_geometry(problem, reduce, MI355X).blocks, in_place_in_window)
-        config = select_config(problem, MI355X, self._options.stage, in_place_in_window)
-        return CallPlan(transport, config, lsa_geometry(problem, config, MI355X).blocks, in_place_in_window)
+        return plan_call(self._options, problem, self._transport(problem), in_place_in_window, columns)
 
     def check(self) -> None:
         """Wait for everything submitted and raise the failure of a collective, if there is one."""
@@ -334,12 +325,15 @@ class AllReduceOp(Resource):
             raise self._failure
         raise ConcurrentUseError("op belongs to another thread; call bind() on all ranks, or create one op per thread")
 
-    def _run(self, operands: Operands, dtype: DType) -> None:
-        """Submit one all-reduce of contiguous operands."""
+    def _run(self, operands: Operands, dtype: DType, *, exact: bool = False) -> None:
+        """Submit one all-reduce of contiguous operands; `exact`: by load and store in one stage, whatever the wire."""
         problem = AllReduceProblem(self.world_size, operands.numel, dtype)
+        wire, stage = (Wire.EXACT, Stage.ONE) if exact else (self.wire, self._options.stage)
+        transport = Transport.LSA if exact else self._transport(problem)
         budget = int(self.timeout_s * self.target.ticks_per_second)
-        call = Call(problem, operands.source.data_ptr(), operands.destination.data_ptr(), budget, self._options.stage)
-        self.target.submit(_PIPELINES[self._transport(problem)](self._require_window(), self._codes, call))
+        places = operands.source.data_ptr(), operands.destination.data_ptr()
+        call = Call(problem, *places, budget, stage, wire, wires.columns_of(wire, operands.source))
+        self.target.submit(_PIPELINES[transport](self._require_window(), self._codes, call))
 
     def _require_window(self) -> OpWindow:
         if self._window is None:

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 import torch
 
+from mori_gemm_ar.ar import wire as wires
 from mori_gemm_ar.ar.arguments import TORCH_DTYPES
-from mori_gemm_ar.ar.lsa import lsa_configs
 from mori_gemm_ar.ar.sdma import sdma_configs
 from mori_gemm_ar.ar.transport import transport_named, wants_engines
 from mori_gemm_ar.errors import ConfigError
-from mori_gemm_ar.layout import AllReduceConfig, Stage, WindowMap, allreduce_window, rules
+from mori_gemm_ar.layout import AllReduceConfig, Stage, WindowMap, Wire, allreduce_window, rules
 from mori_gemm_ar.layout.sdma import SdmaConfig, Transport, probe_bytes, reason_not_queues, sdma_window
 
 MAX_TIMEOUT_S = 24 * 3600.0  # a budget of this many 100 MHz ticks is far from overflowing 64 bits
@@ -30,6 +30,7 @@ class Options:
     dtypes: tuple[torch.dtype, ...]
     transport: Transport | None
     queues: int
+    wire: Wire = Wire.EXACT
 
     @classmethod
     def checked(
@@ -37,22 +38,26 @@ class Options:
         world: int,
         max_bytes: int,
         stage: Stage | None,
-        dtypes: Sequence[torch.dtype],
+        dtypes: Sequence[torch.dtype] | None,
         transport: Transport | str,
         queues: int,
+        wire: Wire | str = Wire.EXACT,
     ) -> Options:
         """Raises `ConfigError` for the first argument that breaks a rule."""
         rules.require(rules.reason_not_world(world) or rules.reason_not_max_bytes(max_bytes))
+        wire = Wire.parse(wire)
+        dtypes = wires.dtypes_of(wire, dtypes)
         unknown = [d for d in dtypes if d not in TORCH_DTYPES]
         if unknown or not dtypes:
             raise ConfigError(f"dtypes={list(dtypes)} must be a choice of {[str(d) for d in TORCH_DTYPES]}")
         if stage is not None and not isinstance(stage, Stage):
             raise ConfigError(f"stage={stage!r} must be Stage.ONE, Stage.TWO or None")
+        wire = wires.effective(wire, world, stage)
         asked = transport_named(transport)
         if stage is not None and asked is Transport.SDMA:
             raise ConfigError(f"stage={stage} must be None with transport='sdma'; only load and store has stages")
         rules.require(reason_not_queues(queues))
-        return cls(world, max_bytes, stage, tuple(dtypes), asked, queues)
+        return cls(world, max_bytes, stage, tuple(dtypes), asked, queues, wire)
 
     @property
     def wants_engines(self) -> bool:
@@ -62,13 +67,13 @@ class Options:
     @property
     def compared(self) -> tuple[object, ...]:
         """What all ranks have to give alike, in a form that a message can show."""
-        return self.max_bytes, self.stage, tuple(map(str, self.dtypes)), self.transport, self.queues
+        return self.max_bytes, self.stage, tuple(map(str, self.dtypes)), self.transport, self.queues, self.wire.value
 
     def configs(self) -> Iterator[AllReduceConfig | SdmaConfig]:
         """Kernels that calls may need."""
         elements = [TORCH_DTYPES[dtype] for dtype in self.dtypes]
         if self.transport is not Transport.SDMA or self.world == 1:
-            yield from lsa_configs(self.world, elements)
+            yield from wires.configs_of(self.world, self.dtypes, self.wire)
         if self.wants_engines:
             yield from sdma_configs(self.world, elements)
 
@@ -76,7 +81,7 @@ class Options:
         """The op's window; with copy engines it has room for a self-test of every queue."""
         if self.wants_engines:
             return sdma_window(max(self.max_bytes, probe_bytes(self.world, self.queues)), self.world)
-        return allreduce_window(self.max_bytes, self.world)
+        return allreduce_window(self.max_bytes, self.world, self.wire)
 
 
 def checked_timeout(timeout_s: object, default: float) -> float:

@@ -10,10 +10,12 @@ from functools import partial
 
 import torch
 
+from mori_gemm_ar.ar import wire as wires
 from mori_gemm_ar.ar.call import Call, OpWindow
 from mori_gemm_ar.errors import CollectiveError
-from mori_gemm_ar.layout import PACK_BYTES, AllReduceProblem, DType, Stage
+from mori_gemm_ar.layout import PACK_BYTES, AllReduceProblem, DType, Stage, Wire
 from mori_gemm_ar.layout.sdma import ByteSlices, Transport, probe_problem
+from mori_gemm_ar.layout.wire_terms import ROW_UNIT
 from mori_gemm_ar.runtime import Target
 
 _CANARY = 0xA5
@@ -36,6 +38,7 @@ class SelfTest:
     max_bytes: int
     budget: int
     run: Callable[[Transport, Call], None]
+    wire: Wire = Wire.EXACT
 
     @property
     def queues(self) -> int:
@@ -48,7 +51,10 @@ class SelfTest:
         probe = probe_problem(self.world, self.queues, self.element)
         if self.window.queues is not None:  # the window has room for it
             return probe
-        return AllReduceProblem(self.world, min(probe.numel, self.max_bytes // self.element.nbytes), self.element)
+        numel = min(probe.numel, self.max_bytes // self.element.nbytes)
+        if self.wire.per_row:
+            numel -= numel % ROW_UNIT
+        return AllReduceProblem(self.world, numel, self.element)
 
     def prepare(self) -> None:
         """Zero where data will land, or old data would pass for new. All ranks do it before any of them goes on."""
@@ -65,7 +71,8 @@ class SelfTest:
         """
         x = self._data(self.window.rank).to(self.target.torch_device)
         out = torch.zeros_like(x)
-        call = Call(self.problem, x.data_ptr(), out.data_ptr(), self.budget, stage)
+        columns = wires.columns_of(self.wire, x)
+        call = Call(self.problem, x.data_ptr(), out.data_ptr(), self.budget, stage, self.wire, columns)
         name = f"{stage.value}-stage all-reduce by load and store" if stage else "all-reduce by copy engine"
         run, check = partial(self.run, transport, call), partial(self._check_result, out, name)
         if transport is Transport.LSA:
@@ -84,19 +91,18 @@ class SelfTest:
     def _data(self, rank: int) -> torch.Tensor:
         """What a rank contributes: every element of every rank differs from its neighbours."""
         index = torch.arange(self.problem.numel, dtype=torch.int64)
-        return ((index * 7 + rank * 11) % 61 - 30 + rank).to(self.dtype)
+        values = ((index * 7 + rank * 11) % 61 - 30 + rank).to(self.dtype)
+        return values.view(-1, ROW_UNIT) if self.wire.per_row else values
 
     def _sum(self) -> torch.Tensor:
-        total = self._data(0).float()
-        for rank in range(1, self.world):
-            total = total + self._data(rank).float()
-        return total.to(self.dtype)
+        return wires.sum_through([self._data(rank) for rank in range(self.world)], self.wire)
 
     # ---- places ----------------------------------------------------------------------------------------------
     def _landings(self) -> list[tuple[int, int]]:
         """(address, bytes) of each run of the window that the test's data fills, in order."""
         problem = self.problem
-        runs = [(self.window.at("reduced"), problem.nbytes)]
+        own = self.window.map.region(wires.reduced_region(self.window.map))
+        runs = [(self.window.at(own.name), min(problem.nbytes, own.nbytes))]
         if "landing" in self.window.map.names:
             longest = max(len(ByteSlices.of(problem).slice(rank)) for rank in range(self.world))
             slot = self.window.map.region("landing").nbytes // self.world
@@ -105,7 +111,7 @@ class SelfTest:
 
     def _guards(self) -> list[tuple[str, int]]:
         """(region, address) of bytes behind each run that nothing may write; where a region has room for them."""
-        runs = self._landings()
+        runs = [] if self.wire.lossy else self._landings()  # wire slices are not where exact ones are
         found = []
         for number, (start, nbytes) in enumerate(runs):
             behind = start + -(-nbytes // PACK_BYTES) * PACK_BYTES
@@ -176,6 +182,7 @@ class SelfTest:
 
     @staticmethod
     def _require(out: torch.Tensor, expected: torch.Tensor, what: str, why: str) -> None:
+        out, expected = out.flatten(), expected.flatten()
         wrong = torch.nonzero(out.view(torch.int8) != expected.view(torch.int8)).flatten()
         if len(wrong):
             first = int(wrong[0]) // out.element_size()

@@ -37,9 +37,9 @@ def quantize_wire(x: torch.Tensor, wire: Wire | str = Wire.FP8) -> torch.Tensor:
     A scale belongs to 32 consecutive elements of the flattened tensor, of which the last may have fewer, or with
     "fp8-row" to a row of the last dimension. Values are scaled, rounded to nearest even, and none passes 448.
 
-    e8m0 scale e stands for 2^(e - 127): e - 127 = ceil(log2(largest / 448)), at least -127; 0 for a group of zeros. fp32
-    scale: largest * (1/448) in fp32, at least 2^-126. A group or row with a NaN or an infinity is NaN: codes 0x7f and
-    scale 255 or NaN. Raises `ConfigError`.
+    e8m0 scale e stands for 2^(e - 127): e - 127 = ceil(log2(largest / 448)), at least -127; e = 0 for a group of zeros.
+    fp32 scale: largest * (1/448) in fp32, at least 2^-126. A group or row with a NaN or an infinity is NaN: codes 0x7f
+    and scale 255 or NaN. Raises `ConfigError`.
     """
     wire = Wire.parse(wire)
     layout = wire_slice(x.shape, wire)

@@ -13,6 +13,7 @@ Annotations of @fx.struct and @flyc.kernel are read as types, so this file does 
 import flydsl.compiler as flyc
 import flydsl.expr as fx
 
+from mori_gemm_ar.errors import ConfigError
 from mori_gemm_ar.kernels.device import library
 from mori_gemm_ar.kernels.device.barrier import BlockBarrier
 from mori_gemm_ar.kernels.device.memory import BoundedPackArray, ElementArray, PackArray
@@ -21,10 +22,10 @@ from mori_gemm_ar.kernels.kernel import DeviceKernel
 from mori_gemm_ar.layout import PACK_BYTES, AllReduceConfig, DType, Gather, Phase, Stage
 
 ELEMENTS = {DType.BF16: fx.BFloat16, DType.FP16: fx.Float16, DType.FP32: fx.Float32}
-_CALLER_ALIGN = 2  # src and dst may be views that start at any element
+CALLER_ALIGN = 2  # src and dst may be views that start at any element
 _PHASES = {Stage.ONE: (Phase.ENTRY, Phase.LEAVE), Stage.TWO: (Phase.ENTRY, Phase.MIDDLE)}
 _FAILED = 3  # a phase number past the last one
-_WAVES_PER_SIMD = 8  # at most 64 vector registers, so that a block fits beside one of a GEMM
+WAVES_PER_SIMD = 8  # at most 64 vector registers, so that a block fits beside one of a GEMM
 
 
 @fx.struct
@@ -53,7 +54,7 @@ def sum_in_order(values, element):
     return total.to(element)
 
 
-class _Call:
+class Call:
     """What all phases share: sizes, this thread's place, and the ragged tail."""
 
     def __init__(self, config, arguments):
@@ -74,7 +75,7 @@ class _Call:
 
     def caller_elements(self, address):
         """Elements at an address that the caller gave."""
-        return ElementArray(self.element, address, _CALLER_ALIGN)
+        return ElementArray(self.element, address, CALLER_ALIGN)
 
     def owns_tail(self, first):
         """Whether this thread has an element of the tail; `first` is its number in the grid."""
@@ -88,19 +89,19 @@ class _Call:
             store(at, load(at))
 
 
-class _Identity(_Call):
+class _Identity(Call):
     """A world of one: copy."""
 
     @flyc.jit
     def run(self):
-        load = PackArray(self.arguments.src, _CALLER_ALIGN).load
-        store = PackArray(self.arguments.dst, _CALLER_ALIGN).store
+        load = PackArray(self.arguments.src, CALLER_ALIGN).load
+        store = PackArray(self.arguments.dst, CALLER_ALIGN).store
         for pack in range(self.first, self.packs, self.jump):
             store(pack, load(pack))
         self.copy_tail(self.caller_elements(self.arguments.src), self.caller_elements(self.arguments.dst))
 
 
-class _Staged(_Call):
+class Staged(Call):
     """A world of more than one: stage in, meet, work, meet again, work again.
 
     A stage is what follows each barrier: after_entry(first) returns the tail's sum or anything of its type, which
@@ -149,12 +150,12 @@ class _Staged(_Call):
         return sum_in_order([self.window_elements(address).load(at) for address in addresses], self.element)
 
 
-class _OneStage(_Staged):
+class _OneStage(Staged):
     """Every rank sums everything. The leave barrier tells that nobody reads an input any more."""
 
     @flyc.jit
     def stage_packs(self):
-        load = PackArray(self.arguments.src, _CALLER_ALIGN).load
+        load = PackArray(self.arguments.src, CALLER_ALIGN).load
         store = PackArray(self.own_input).store
         for pack in range(self.first, self.packs, self.jump):
             store(pack, load(pack))
@@ -165,7 +166,7 @@ class _OneStage(_Staged):
         addresses = self.windows.in_rank_order(self.arguments.input_offset)
         inputs = [PackArray(address) for address in addresses]
         sum_packs, sum_tail = self.sum_packs, self.sum_tail
-        store = PackArray(self.arguments.dst, _CALLER_ALIGN).store
+        store = PackArray(self.arguments.dst, CALLER_ALIGN).store
         store_element = self.caller_elements(self.arguments.dst).store
         for pack in range(first, self.packs, self.jump):
             store(pack, sum_packs(inputs, pack))
@@ -177,7 +178,7 @@ class _OneStage(_Staged):
         """Nothing is left to do."""
 
 
-class _TwoStage(_Staged):
+class TwoStage(Staged):
     """Rank r sums slice r, packs [r * part, (r + 1) * part), into its window; then all ranks gather the slices.
 
     The middle barrier tells that the slices are there and that nobody reads an input any more. `reduced` is safe from
@@ -192,7 +193,7 @@ class _TwoStage(_Staged):
     @flyc.jit
     def stage_packs(self):
         """All slices at once: the block that reads pack i of a slice, on any rank, meets the one that stages it."""
-        load = BoundedPackArray(self.arguments.src, self.packs, _CALLER_ALIGN).load
+        load = BoundedPackArray(self.arguments.src, self.packs, CALLER_ALIGN).load
         store = BoundedPackArray(self.own_input, self.packs).store
         world, part = self.world, fx.Uint32(self.part)
         for pack in range(self.first, self.part, self.jump):
@@ -227,7 +228,7 @@ class _TwoStage(_Staged):
         """Copy all slices to dst, each from the rank that owns it."""
         stations = self.windows.around_ring(self.arguments.reduced_offset, self.part)
         slices = [(PackArray(address), start) for address, start in stations]
-        dst = BoundedPackArray(self.arguments.dst, self.packs, _CALLER_ALIGN)
+        dst = BoundedPackArray(self.arguments.dst, self.packs, CALLER_ALIGN)
         if self.config.gather is Gather.INTERLEAVED:
             # W-1 different peers and the own slice, then the stores: all links are busy in every iteration.
             self.copy_slices(first, slices, dst)
@@ -246,15 +247,17 @@ class _TwoStage(_Staged):
                 store(place, value)
 
 
-_STAGED = {Stage.ONE: _OneStage, Stage.TWO: _TwoStage}
+_STAGED = {Stage.ONE: _OneStage, Stage.TWO: TwoStage}
 
 
 def all_reduce_kernel(config: AllReduceConfig) -> DeviceKernel:
     """The kernel of a config: any rank, any size and any grid of `config.threads` threads, equal on all ranks."""
+    if config.wire.lossy:
+        raise ConfigError(f"wire={config.wire.value!r} must be 'exact' here; kernels.wire makes the others")
     phases = _Identity if config.world == 1 else _STAGED[config.stage]
 
     @flyc.kernel(name=config.kernel_name, known_block_size=[config.threads, 1, 1])
     def kernel(arguments: AllReduceArguments):
         phases(config, arguments).run()
 
-    return DeviceKernel(config.kernel_name, kernel, AllReduceArguments, config.threads, _WAVES_PER_SIMD)
+    return DeviceKernel(config.kernel_name, kernel, AllReduceArguments, config.threads, WAVES_PER_SIMD)

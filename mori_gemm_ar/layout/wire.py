@@ -103,13 +103,10 @@ def wire_regions(wire: Wire, world: int) -> tuple[RegionSpec, ...]:
     """Payload regions of the load/store all-reduce behind `input`, as functions of max_bytes.
 
     `quantized`: the own slice of the sum, which peers gather. `partials`: the own tensor, quantised for its owners.
-    `reduced`: the own slice of the sum before a row's scale is known; nobody else reads it.
     """
     regions = [RegionSpec("quantized", lambda max_bytes: slice_capacity(wire, max_bytes, world))]
     if wire.both:
         regions.append(
             RegionSpec("partials", lambda max_bytes: scatter_bytes(slice_capacity(wire, max_bytes, world), world))
         )
-    if wire.per_row:
-        regions.append(RegionSpec("reduced", lambda max_bytes: round_up(max_bytes, PACK_BYTES)))
     return tuple(regions)

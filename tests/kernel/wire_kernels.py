@@ -42,12 +42,14 @@ def build_runs(kind: Wire) -> CodeObject:
         lanes = wire.Waves if kind.per_row else wire.Quads
         scale = wire.SCALES[kind](lanes.largest(wire.magnitude(values)))
         out = wire.WireSliceArray(kind, arguments.slice, arguments.numel)
-        out.store(run, wire.quantise(values, scale))
+        words = wire.quantise(values, scale)
         index = fx.Uint32(fx.block_idx.x) if kind.per_row else run // 4
         if kind.per_row:
+            out.store(run, words)
             out.store_scale(index, scale.code)
         else:
-            wire.QuadScales(out, arguments.numel // 32).store(run, scale.code)
+            nbytes = arguments.numel + arguments.numel // 32
+            wire.QuadWriter(arguments.slice, nbytes, arguments.numel).store(run, words, scale.code)
         fx.rocdl.s_waitcnt(vmcnt=0)
         fx.gpu.barrier()
         for i, value in enumerate(wire.widen(out.load(run), wire.SCALES[kind].value(out.load_scale(index)))):

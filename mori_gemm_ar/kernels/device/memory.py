@@ -31,6 +31,10 @@ class ElementArray:
     def load(self, index):
         return fx.generic_load(self._at(index), dtype=self.element)
 
+    def load_vector(self, index, part, count):
+        """The element as a vector of `count` smaller ones."""
+        return fx.generic_load(self._at(index), dtype=part, count=count)
+
     def store(self, index, value):
         fx.generic_store(self._at(index), value)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import flydsl.expr as fx
 
-from mori_gemm_ar.kernels.device import assembly
+from mori_gemm_ar.kernels.device import assembly, library
 from mori_gemm_ar.kernels.device.buffers import Buffer
 from mori_gemm_ar.kernels.device.memory import ElementArray
 from mori_gemm_ar.layout.gemm_terms import (
@@ -35,7 +35,8 @@ _NOWHERE = -1  # a byte offset past the end of every buffer
 
 def _from_other(word, distance):
     """The 32-bit value of the lane whose number differs in the bit `distance`."""
-    lane = fx.Int32(fx.thread_idx.x) ^ distance
+    # Pinned, or two uses of one place would share its computation across branches.
+    lane = fx.Int32(library.pin(fx.thread_idx.x)) ^ distance
     return fx.Uint32(fx.rocdl.ds_bpermute(fx.Int32.ir_type, lane * 4, fx.Int32(word)))
 
 
@@ -159,37 +160,42 @@ class WireSliceArray:
     """
 
     def __init__(self, wire, address, elements):
-        self.wire = wire
-        self.runs = ElementArray(fx.Int32, address, align=8)
+        self.kind = fx.Uint32 if wire.per_row else fx.Uint8
+        self.runs = ElementArray(fx.Int64, address, align=8)
         self.bytes = ElementArray(fx.Uint8, address, align=1)
-        kind = fx.Uint32 if wire.per_row else fx.Uint8
-        self.scale_address = address + fx.Int64(fx.Uint32(elements))
-        self.scales = ElementArray(kind, self.scale_address, align=wire.scale_bytes)
+        # From the slice's own address on: one scalar base serves payload and scales.
+        self.scales = ElementArray(self.kind, address, align=wire.scale_bytes)
+        self.first_scale = fx.Uint32(elements) // wire.scale_bytes
 
     def load(self, run):
         """Two words of a run, as a vector."""
-        return fx.generic_load(self.runs.base + fx.Int64(fx.Uint32(run) * RUN), dtype=fx.Int32, count=2)
+        return self.runs.load_vector(run, fx.Int32, 2)
 
     def store(self, run, words):
-        fx.generic_store(self.runs.base + fx.Int64(fx.Uint32(run) * RUN), fx.Vector.from_elements(words))
+        self.runs.store(run, fx.Vector.from_elements(words))
 
     def load_scale(self, index):
         """The scale's code, in 32 bits."""
-        return fx.Uint32(self.scales.load(index))
+        return fx.Uint32(self.scales.load(self.first_scale + fx.Uint32(index)))
 
     def store_scale(self, index, code):
-        kind = fx.Uint32 if self.wire.per_row else fx.Uint8
-        self.scales.store(index, kind(code))
+        self.scales.store(self.first_scale + fx.Uint32(index), self.kind(code))
 
 
-class QuadScales:
-    """The e8m0 scales of a slice, of which lane 0 of each quad stores its group's; no branch is taken."""
+class QuadWriter:
+    """Wire slices that quads of lanes write, through one descriptor: a run by each lane, its group's scale by lane 0.
 
-    def __init__(self, slice_array, groups):
-        self.buffer = Buffer(slice_array.scale_address, groups, align=1)
+    `address` and `nbytes` of the memory that holds the slices, wave-uniform; `elements` of a full slice. No branch is
+    taken: the other lanes' scales go past the end.
+    """
 
-    def store(self, run, code):
-        """`run` counts in the slice; `code` is equal in all lanes of the quad."""
+    def __init__(self, address, nbytes, elements):
+        self.buffer = Buffer(address, nbytes, align=1)
+        self.elements = fx.Uint32(elements)
+
+    def store(self, run, words, code, start=0):
+        """Run `run` of the slice at byte `start`, which is wave-uniform; `code` is equal in all lanes of the quad."""
+        self.buffer.store(fx.Vector.from_elements(words), fx.Uint32(run) * RUN, start)
         group, inside = fx.Uint32(run) // RUNS, fx.Uint32(run) % RUNS
-        at = (inside == 0).select(fx.Int32(group), fx.Int32(_NOWHERE))
-        self.buffer.store(fx.Uint8(code).ir_value(), at)
+        at = (inside == 0).select(fx.Int32(self.elements + group), fx.Int32(_NOWHERE))
+        self.buffer.store(fx.Uint8(code).ir_value(), at, start)
