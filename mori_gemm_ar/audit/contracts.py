@@ -122,8 +122,21 @@ _RECORD = ((Spelling("global_store_dword", Policy.SYSTEM), 1), (Spelling("global
 _BESIDE_GEMM = 64  # vector registers that a block may have to fit beside one of a GEMM
 
 
+def _wire_stores(wire: str, world: int) -> list[tuple[Spelling, int]]:
+    """Stores of data where fp8 is on the wire. Runs and their scales; the gather's packs and, if exact, the staging's;
+    the tail's elements."""
+    pack, run, byte = (Spelling(f"buffer_store_{width}") for width in ("dwordx4", "dwordx2", "byte"))
+    short = Spelling("global_store_short")
+    if wire == "fp8row":
+        sums = [(Spelling(f"global_store_{width}"), 1) for width in ("dwordx4", "dwordx2", "dword")]
+        return [(pack, 2 * world), *sums]
+    if wire == "fp8both":
+        return [(pack, world), (run, world + 1), (byte, world + 1), (short, 1), (Spelling("global_store_byte"), 2)]
+    return [(pack, 2 * world), (run, 1), (byte, 1), (short, 2)]
+
+
 def all_reduce_contract(
-    name: str, world: int, element_bytes: int, stages: int, threads: int, *, default: bool
+    name: str, world: int, element_bytes: int, stages: int, threads: int, *, default: bool, wire: str = ""
 ) -> KernelContract:
     """The load/store all-reduce. `default`: the compile key has defaults only, so that a published row fits it."""
     element, pack = Spelling(_ELEMENT_STORE[element_bytes]), Spelling("global_store_dwordx4")
@@ -135,6 +148,7 @@ def all_reduce_contract(
     bounded = Spelling("buffer_store_dwordx4")
     # One stage: staging and sums. Two: sums; staging and gather are bounded, one store for each slice.
     packs = [(pack, 2)] if stages == 1 else [(pack, 1), (bounded, 2 * world)]
+    data = _wire_stores(wire, world) if wire else [*packs, (element, 2)]
     epoch = Spelling("global_store_dword")
     return KernelContract(
         name,
@@ -147,7 +161,7 @@ def all_reduce_contract(
             (_SIGNAL, 1), (_POLL, 1), (_CLAIM, 1), *_RECORD,
             (Spelling("buffer_wbl2", Policy.SYSTEM), 1), (Spelling("buffer_inv", Policy.SYSTEM), 1),
         ),
-        stores=_counted(*packs, (element, 2), (epoch, 1), (_SIGNAL, 1), *_RECORD),
+        stores=_counted(*data, (epoch, 1), (_SIGNAL, 1), *_RECORD),
         peer_row=f"LSA all-reduce {stages}-stage" if default and world == 8 and element_bytes == 2 else "",
     )  # fmt: skip
 
@@ -161,21 +175,24 @@ def _counted(*rows: tuple[Spelling, int]) -> tuple[tuple[Spelling, int], ...]:
 
 
 def _all_reduce_of(config: Any) -> KernelContract:
-    default = config.threads == _DEFAULT_THREADS and config.gather.value == "interleaved"
-    return all_reduce_contract(
-        config.kernel_name, config.world, config.dtype.nbytes, config.stage.value, config.threads, default=default
-    )
+    wire = config.wire.label if config.wire.lossy else ""
+    default = config.threads == _DEFAULT_THREADS and config.gather.value == "interleaved" and not wire
+    sizes = config.world, config.dtype.nbytes, config.stage.value, config.threads
+    return all_reduce_contract(config.kernel_name, *sizes, default=default, wire=wire)
 
 
 _DEFAULT_THREADS = 512
-_ALL_REDUCE_NAME = re.compile(r"^lsa_allreduce_w([1-8])_(bf16|fp16|fp32)_([12])stage(?:_t(\d+))?(_sequential)?$")
+_ALL_REDUCE_NAME = re.compile(
+    r"^lsa_allreduce_w([1-8])_(bf16|fp16|fp32)_([12])stage(?:_t(\d+))?(_sequential|_fp8\w*)?$"
+)
 
 
 def _all_reduce_named(match: re.Match[str]) -> KernelContract:
     threads = int(match[4] or _DEFAULT_THREADS)
     default = match[4] is None and match[5] is None
-    element_bytes = 4 if match[2] == "fp32" else 2
-    return all_reduce_contract(match[0], int(match[1]), element_bytes, int(match[3]), threads, default=default)
+    sizes = int(match[1]), 4 if match[2] == "fp32" else 2, int(match[3]), threads
+    wire = (match[5] or "").removeprefix("_").removeprefix("sequential")
+    return all_reduce_contract(match[0], *sizes, default=default, wire=wire)
 
 
 # ---- all-reduce by copy engines -------------------------------------------------------------------------------------

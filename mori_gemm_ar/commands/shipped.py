@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from mori_gemm_ar.layout import AllReduceConfig, DType, Gather, Stage
+from mori_gemm_ar.layout import AllReduceConfig, DType, Gather, Stage, Wire
 from mori_gemm_ar.layout.gemm import QuantizeConfig, gemm_candidates
 from mori_gemm_ar.layout.gemm_terms import SMALL_RECIPES, BLayout, Recipe
 from mori_gemm_ar.layout.sdma import SdmaConfig, SdmaPhase, sdma_config
@@ -34,6 +34,15 @@ def sdma_all_reduces() -> Iterator[SdmaConfig]:
                 yield sdma_config(world, dtype, phase)
 
 
+def wire_all_reduces() -> Iterator[AllReduceConfig]:
+    """All worlds that send, and all types and formats of a lossy wire."""
+    for world in range(2, MAX_WORLD + 1):
+        for dtype in (DType.BF16, DType.FP16):
+            for wire in Wire:
+                if wire.lossy:
+                    yield AllReduceConfig(world, dtype, Stage.TWO, wire=wire)
+
+
 def gemms() -> Iterator[Any]:
     """All GEMM kernels and quantisers that an op may choose at one shape."""
     for recipe in Recipe:
@@ -43,7 +52,7 @@ def gemms() -> Iterator[Any]:
         yield QuantizeConfig(recipe, GEMM_K)
 
 
-FAMILIES: tuple[Callable[[], Iterator[Any]], ...] = (all_reduces, sdma_all_reduces, gemms)
+FAMILIES: tuple[Callable[[], Iterator[Any]], ...] = (all_reduces, wire_all_reduces, sdma_all_reduces, gemms)
 
 
 def shipped_configs() -> list[Any]:

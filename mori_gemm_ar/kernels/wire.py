@@ -264,7 +264,8 @@ class _BothLegs(_Groups):
             total = None
             for words, code in loaded:
                 values = fx.Vector.from_elements(_widen(words, MxScale.value(code)))
-                total = values if total is None else total + values
+                # Added here, before the next rank's run is widened.
+                total = assembly.stay(values if total is None else total + values)
             return [total[i] for i in range(RUN)]
 
         return load
@@ -296,6 +297,9 @@ class _Rows(Staged):
         self.packs = self.rows * self.runs
         self.part = fx.Int32((rows + (self.world - 1)) // self.world)
         self.elements = fx.Uint32(self.part) * columns
+
+    def copy_tail(self, source, target):
+        """Rows are whole packs."""
 
     def place(self, first):
         """(lane, wave in the grid, waves of the grid) of the thread with this number in the grid."""

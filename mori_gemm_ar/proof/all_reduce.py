@@ -21,9 +21,9 @@ from mori_gemm_ar.emulator.adversary import DEFAULT_ADVERSARY, Adversary
 from mori_gemm_ar.emulator.races import RaceDetector
 from mori_gemm_ar.emulator.weak import WeakMemory
 from mori_gemm_ar.errors import CollectiveError, CollectiveMismatch, CollectiveTimeout
-from mori_gemm_ar.layout import AllReduceConfig, DType, Stage
+from mori_gemm_ar.layout import AllReduceConfig, DType, Stage, Wire
 from mori_gemm_ar.proof.pipelines import Codes, ProvedKernel, WrongResult
-from mori_gemm_ar.proof.scenario import TORCH, RecordWatch, compare, data, expected_sum
+from mori_gemm_ar.proof.scenario import COLUMNS, TORCH, RecordWatch, compare, data, expected_sum
 from mori_gemm_ar.runtime import LocalWorld, RankContext
 
 KERNEL = "all-reduce"
@@ -51,6 +51,8 @@ class AllReducePipeline:
         """Elements of the calls: two workgroups, nine with a ragged tail, one, none."""
         config = self.config
         slices = config.world if config.stage is Stage.TWO else 1
+        if config.wire.per_row:
+            return tuple(rows * slices * COLUMNS for rows in (11, 67, 1))
         per_pack = _PACK // config.dtype.nbytes
         packs = 8 * config.threads + 70
         return (
@@ -79,6 +81,7 @@ class AllReducePipeline:
             max(self.sizes()) * config.dtype.nbytes,
             timeout_s=timeout_s,
             stage=config.stage,
+            wire=config.wire,
             dtypes=(TORCH[config.dtype],),
         )
         # After the self-test, which would otherwise catch most mutants before the calls do.
@@ -90,14 +93,14 @@ class AllReducePipeline:
             with self._op(context, codes, timeout_s=1.0) as op:
                 results = []
                 for call, numel in enumerate(self.sizes()):
-                    x = data(self.config.dtype, seed, call, context.rank, numel)
+                    x = data(self.config.dtype, seed, call, context.rank, numel, self.config.wire)
                     results.append(op(x, torch.full_like(x, float("nan"))))
                     x.fill_(float("nan"))
                 return results
 
         results = self._world(seed, adversary).run(rank_body)
         for call, numel in enumerate(self.sizes()):
-            expected = expected_sum(self.config.dtype, self.config.world, seed, call, numel)
+            expected = expected_sum(self.config.dtype, self.world, seed, call, numel, self.config.wire)
             for rank in range(self.config.world):
                 compare(results[rank][call], expected, f"call {call}, rank {rank}")
 
@@ -111,7 +114,8 @@ class AllReducePipeline:
             expected = CollectiveMismatch if calls else CollectiveTimeout
             try:
                 if context.rank != odd or calls:
-                    op(data(self.config.dtype, seed, 0, context.rank, 100 if context.rank != odd else 2000))
+                    numel = COLUMNS * (2 if context.rank != odd else 40)
+                    op(data(self.config.dtype, seed, 0, context.rank, numel, self.config.wire))
                     raise WrongResult(f"rank {context.rank} returned although rank {odd} made another call or none")
                 op.target.synchronize()
             except (CollectiveTimeout, CollectiveMismatch) as error:
@@ -126,8 +130,17 @@ class AllReducePipeline:
             self._world(seed, adversary).run(partial(rank_body, calls=calls))
 
 
-ALL_REDUCES = tuple(
-    AllReducePipeline(f"lsa-{stage.value}stage-w{world}", AllReduceConfig(world, DType.BF16, stage))
-    for world in (2, 3, 4, 8)
-    for stage in Stage
+def wire_pipeline(wire: Wire, world: int) -> AllReducePipeline:
+    """The two-stage all-reduce with a lossy wire."""
+    config = AllReduceConfig(world, DType.BF16, Stage.TWO, wire=wire)
+    return AllReducePipeline(f"lsa-{wire.value}-w{world}", config)
+
+
+ALL_REDUCES = (
+    *(
+        AllReducePipeline(f"lsa-{stage.value}stage-w{world}", AllReduceConfig(world, DType.BF16, stage))
+        for world in (2, 3, 4, 8)
+        for stage in Stage
+    ),
+    *(wire_pipeline(wire, 3) for wire in Wire if wire.lossy),
 )

@@ -7,8 +7,9 @@ from __future__ import annotations
 import torch
 
 from mori_gemm_ar.ar import AllReduceOp
+from mori_gemm_ar.ar.wire import sum_through
 from mori_gemm_ar.errors import CollectiveError
-from mori_gemm_ar.layout import DType
+from mori_gemm_ar.layout import DType, Wire
 from mori_gemm_ar.layout.allreduce import ERROR_WORDS, ErrorStatus, ErrorWord
 from mori_gemm_ar.proof.pipelines import WrongResult
 from mori_gemm_ar.runtime import RankContext
@@ -16,24 +17,27 @@ from mori_gemm_ar.runtime import RankContext
 TORCH = {DType.BF16: torch.bfloat16, DType.FP16: torch.float16, DType.FP32: torch.float32}
 
 
-def data(dtype: DType, seed: int, call: int, rank: int, numel: int) -> torch.Tensor:
+COLUMNS = 48  # of a row, where the wire has rows; a wave takes one, so a block of eight waves takes eight
+
+
+def data(dtype: DType, seed: int, call: int, rank: int, numel: int, wire: Wire = Wire.EXACT) -> torch.Tensor:
     """What a rank brings to a call."""
     generator = torch.Generator().manual_seed(seed * 1009 + call * 31 + rank)
-    return torch.randn(numel, generator=generator).to(TORCH[dtype])
+    values = torch.randn(numel, generator=generator).to(TORCH[dtype])
+    return values.view(-1, COLUMNS) if wire.per_row else values
 
 
-def expected_sum(dtype: DType, world: int, seed: int, call: int, numel: int) -> torch.Tensor:
-    """fp32 sum in rank order, rounded once."""
-    total = data(dtype, seed, call, 0, numel).float()
-    for rank in range(1, world):
-        total = total + data(dtype, seed, call, rank, numel).float()
-    return total.to(TORCH[dtype])
+def expected_sum(
+    dtype: DType, world: int, seed: int, call: int, numel: int, wire: Wire = Wire.EXACT
+) -> torch.Tensor:
+    """fp32 sum in rank order, rounded once, as the wire delivers it."""
+    return sum_through([data(dtype, seed, call, rank, numel, wire) for rank in range(world)], wire)
 
 
 def compare(result: torch.Tensor, expected: torch.Tensor, where: str) -> None:
     """Raise `WrongResult` unless all bits are equal."""
     if not torch.equal(result.view(torch.int8), expected.view(torch.int8)):
-        wrong = torch.nonzero(result != expected).flatten()
+        wrong = torch.nonzero((result != expected).flatten()).flatten()
         first = int(wrong[0]) if len(wrong) else -1
         raise WrongResult(f"{where}: {len(wrong)} elements differ, the first is {first}")
 
