@@ -83,7 +83,9 @@ def dequantize_wire(
         exponent = raw.int()
         scale = torch.where(exponent > 0, exponent << 23, 1 << 22).view(torch.float32)
         scale = torch.where(exponent == MX_NAN, torch.nan, scale)
-    return (_units(codes, layout) * scale[:, None]).reshape(-1)[: layout.elements].to(dtype).reshape(tuple(shape))
+    values = (_units(codes, layout) * scale[:, None]).reshape(-1)[: layout.elements]
+    # One NaN, the positive quiet one: conversions of torch keep no particular bits of it.
+    return values.to(dtype).masked_fill(values.isnan(), torch.nan).reshape(tuple(shape))
 
 
 def _units(values: torch.Tensor, layout: WireSlice) -> torch.Tensor:

@@ -40,7 +40,7 @@ def check(code: CodeObject, wire: Wire, per_block: int, x: torch.Tensor) -> None
 
 @each_pattern
 def test_random_bits(build: Callable[[], CodeObject], wire: Wire, per_block: int) -> None:
-    """Any fp32 bits; then of one size in each row, so that most are finite; then with NaN and infinity here and there."""
+    """Any fp32 bits; then one size in each row, so that most are finite, with NaN and infinity here and there."""
     generator = torch.Generator().manual_seed(3)
     bits = torch.randint(-(2**31), 2**31, (16 * ROW,), generator=generator).int()
     size = torch.randint(-140, 100, (64, 1), generator=generator)
