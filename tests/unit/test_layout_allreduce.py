@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mori_gemm_ar.errors import ConfigError
 from mori_gemm_ar.layout import (
     CONTROL,
     MAX_BLOCKS,
@@ -19,11 +20,13 @@ from mori_gemm_ar.layout import (
     MI355X,
     AllReduceConfig,
     AllReduceProblem,
+    CallTag,
     DType,
     ErrorWord,
     Gather,
     Phase,
     Stage,
+    Wire,
     allreduce_window,
     call_tag,
     decode_tag,
@@ -132,6 +135,54 @@ def test_tag_round_trip(numel: int, dtype: DType, stage: Stage) -> None:
     assert 0 <= tag < 2**31  # fits a signed 32-bit kernel argument
     decoded = decode_tag(tag)
     assert (decoded.numel, decoded.dtype, decoded.stage) == (numel % 2**28, dtype, stage)
+
+
+@quick
+@given(numels, st.sampled_from([DType.BF16, DType.FP16]), st.sampled_from([Wire.FP8, Wire.FP8_BOTH]))
+def test_tag_round_trip_of_a_lossy_wire(numel: int, dtype: DType, wire: Wire) -> None:
+    tag = call_tag(numel, dtype, Stage.TWO, wire)
+    assert 0 <= tag < 2**32
+    assert decode_tag(tag) == CallTag(numel % 2**28, dtype, Stage.TWO, wire)
+
+
+@quick
+@given(st.integers(0, 2**14 - 1), st.integers(1, 1023), st.sampled_from([DType.BF16, DType.FP16]))
+def test_tag_round_trip_of_rows(rows: int, units: int, dtype: DType) -> None:
+    columns = 16 * units
+    tag = call_tag(rows * columns, dtype, Stage.TWO, Wire.FP8_ROW, columns)
+    assert decode_tag(tag) == CallTag(rows * columns, dtype, Stage.TWO, Wire.FP8_ROW, columns)
+
+
+def test_tags_tell_wires_types_and_stages_apart() -> None:
+    tags = [call_tag(48, dtype, stage) for dtype in DType for stage in Stage]
+    for dtype in (DType.BF16, DType.FP16):
+        tags += [call_tag(48, dtype, Stage.TWO, wire) for wire in (Wire.FP8, Wire.FP8_BOTH)]
+        tags += [call_tag(48, dtype, Stage.TWO, Wire.FP8_ROW, columns) for columns in (16, 48)]
+    assert len(set(tags)) == len(tags) == 14
+
+
+def test_a_lossy_config_says_so_in_its_key() -> None:
+    keys = {AllReduceConfig(4, DType.BF16, Stage.TWO, wire=wire).key for wire in Wire}
+    base = "lsa_allreduce_w4_bf16_2stage"
+    assert keys == {base, f"{base}_fp8", f"{base}_fp8both", f"{base}_fp8row"}
+    problem = AllReduceProblem(4, 0, DType.BF16)
+    assert select_config(problem, MI355X, wire=Wire.FP8) == AllReduceConfig(4, DType.BF16, Stage.TWO, wire=Wire.FP8)
+    alone = AllReduceProblem(1, 1 << 20, DType.FP32)
+    assert select_config(alone, MI355X, wire=Wire.FP8).wire is Wire.EXACT
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ((4, DType.FP32, Stage.TWO), "dtype=fp32 must be a 16-bit type for wire='fp8'"),
+        ((4, DType.BF16, Stage.ONE), "must be Stage.TWO or None for wire='fp8'"),
+        ((1, DType.BF16, Stage.TWO), "must be 'exact' in a world of 1"),
+        ((4, DType.BF16, Stage.TWO, 512, Gather.SEQUENTIAL), "must be Gather.INTERLEAVED for wire='fp8'"),
+    ],
+)
+def test_a_lossy_config_that_has_no_kernel_is_refused(arguments: tuple, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        AllReduceConfig(*arguments, wire=Wire.FP8)
 
 
 def test_tag_bits() -> None:
