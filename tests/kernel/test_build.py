@@ -59,6 +59,7 @@ def test_the_manifest_tells_all_that_a_launch_needs(stage: Stage) -> None:
         "stage": stage.name,
         "threads": 512,
         "gather": "INTERLEAVED",
+        "wire": "EXACT",
     }
     assert [(a["name"], a["type"], a["offset"]) for a in code.manifest["arguments"]] == [
         ("base", "i64", 0),
