@@ -26,7 +26,9 @@ _BY_ENGINE = (Phase.SCATTER_PUT, Phase.SCATTER, Phase.GATHER_PUT, Phase.GATHER)
 def _call(tag: int, phase: int) -> str:
     call = decode_tag(tag)
     how = "by copy engine" if phase in _BY_ENGINE else f"{call.stage.value}-stage"
-    return f"{call.numel} x {call.dtype.label}, {how}"
+    wire = f", wire {call.wire.value!r}" if call.wire.lossy else ""
+    rows = f" in rows of {call.columns}" if call.columns is not None else ""
+    return f"{call.numel} x {call.dtype.label}{rows}, {how}{wire}"
 
 
 def failure_of(record: bytes, timeout_s: float, absent: dict[int, str] | None = None) -> CollectiveError | None:

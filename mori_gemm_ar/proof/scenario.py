@@ -27,9 +27,7 @@ def data(dtype: DType, seed: int, call: int, rank: int, numel: int, wire: Wire =
     return values.view(-1, COLUMNS) if wire.per_row else values
 
 
-def expected_sum(
-    dtype: DType, world: int, seed: int, call: int, numel: int, wire: Wire = Wire.EXACT
-) -> torch.Tensor:
+def expected_sum(dtype: DType, world: int, seed: int, call: int, numel: int, wire: Wire = Wire.EXACT) -> torch.Tensor:
     """fp32 sum in rank order, rounded once, as the wire delivers it."""
     return sum_through([data(dtype, seed, call, rank, numel, wire) for rank in range(world)], wire)
 

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from mori_gemm_ar.audit import AuditReport, audit_kernel, audit_text, contract_named, contract_of, verdict
-from mori_gemm_ar.commands.shipped import FAMILIES, all_reduces, sdma_all_reduces, shipped_configs
-from mori_gemm_ar.commands.shipped import FAMILIES, all_reduces, shipped_configs, wire_all_reduces
+from mori_gemm_ar.commands.shipped import FAMILIES, all_reduces, sdma_all_reduces, shipped_configs, wire_all_reduces
 from mori_gemm_ar.compile.store import default_store
 from mori_gemm_ar.errors import IsaError
 from mori_gemm_ar.isa import Instruction, parse_isa
