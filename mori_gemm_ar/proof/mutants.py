@@ -31,6 +31,8 @@ class Operator(enum.Enum):
     LOOSEN_LGKM = "loosen-lgkm"  # one more LDS operation or scalar load may be in flight
     SKIP_POLL = "skip-poll"  # leave a polling loop after the first look
     PUBLISH_EARLY = "publish-early"  # the flag before the writeback
+    RELEASE_ONCE = "release-once"  # of all workgroups only the first one writes back
+    SKIP_TURN = "skip-turn"  # post to a queue out of turn
 
 
 WAITS = frozenset({Operator.DROP_WAIT, Operator.LOOSEN_WAIT, Operator.DROP_LGKM, Operator.LOOSEN_LGKM})
@@ -63,6 +65,7 @@ class Mutant:
         return f"{self.kernel}:{self.operator.value}@{self.line}"
 
 
+_SPARE = "s100"  # a scalar register that no kernel of ours uses
 _WEAKER = {"sc0 sc1": "sc1", "sc1": ""}
 
 
@@ -128,6 +131,8 @@ class _Maker:
                 yield from self._waits(i)
         yield from self._polls()
         yield from self._early()
+        yield from self._once()
+        yield from self._turns()
 
     def _waits(self, i: Instruction) -> Iterator[Mutant]:
         for counter, largest, drop, loosen in _COUNTERS:
@@ -167,13 +172,45 @@ class _Maker:
     def _polls(self) -> Iterator[Mutant]:
         """Backward branches of loops that repeat a scoped load."""
         for i in self.kernel.instructions:
-            if not is_branch(i) or i.target is None:
+            # A branch on an empty mask only saves time.
+            if not is_branch(i) or i.target is None or i.name == "s_cbranch_execz":
                 continue
             start = self.kernel.labels[i.target]
             body = self.kernel.instructions[start : i.index]
             polls = any("_load_" in b.name and b.has("sc1") for b in body)
             if start <= i.index and polls and not any("_store_" in b.name for b in body):
                 yield self._with(Operator.SKIP_POLL, i, None)
+
+    def _once(self) -> Iterator[Mutant]:
+        """Let workgroup 0 alone execute a writeback."""
+        first = self.kernel.instructions[0].line - 1
+        group = self.kernel.descriptor.get("amdhsa_user_sgpr_count", 0)
+        for i in self.kernel.instructions:
+            if i.name != "buffer_wbl2" or not self._free_scc(i):
+                continue
+            lines = list(self.lines)
+            label = f".Lonce{i.line}"
+            lines[i.line - 1] = f"\ts_cmp_lg_u32 {_SPARE}, 0\n\ts_cbranch_scc1 {label}\n\t{i.text}\n{label}:"
+            lines[first] = f"\ts_mov_b32 {_SPARE}, s{group}\n{lines[first]}"
+            yield self._mutant(Operator.RELEASE_ONCE, i, "(by workgroup 0 only)", lines)
+
+    def _free_scc(self, i: Instruction) -> bool:
+        """Whether nobody reads the condition bit that stands at an instruction, as far as the text goes straight on."""
+        for later in self.kernel.instructions[i.index + 1 :]:
+            if later.name.startswith(("s_cmp_", "s_and_", "s_or_", "s_add_u", "s_sub_u")):
+                return True
+            if "scc" in later.name or later.name.startswith(("s_addc_", "s_subb_", "s_cselect_")):
+                return False
+            if is_branch(later):
+                return later.name.startswith(("s_cbranch_exec", "s_cbranch_vcc"))
+        return True
+
+    def _turns(self) -> Iterator[Mutant]:
+        """A queue's turn is looked for with agent scope and compared for equality; flags are ordered, not equal."""
+        words = {str(i.operands[0]) for i in self.kernel.instructions if _looks_for_turn(i)}
+        for i in self.kernel.instructions:
+            if i.name.startswith("v_cmp_eq_u64") and {str(o) for o in i.operands[1:]} & words:
+                yield self._with(Operator.SKIP_TURN, i, f"s_mov_b64 {i.operands[0]}, exec")
 
     def _early(self) -> Iterator[Mutant]:
         """Move each scoped store in front of the nearest writeback before it."""
@@ -191,6 +228,10 @@ class _Maker:
                 lines[before[-1].line - 1] = ""
                 lines[i.line - 1] = f"\t{i.text}\n{writeback}"
                 yield self._mutant(Operator.PUBLISH_EARLY, i, "(before the writeback)", lines)
+
+
+def _looks_for_turn(i: Instruction) -> bool:
+    return i.name == "global_load_dwordx2" and _scope(i.text) == "sc1"
 
 
 def mutants_of(kernel: ProvedKernel) -> list[Mutant]:
