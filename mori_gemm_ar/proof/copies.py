@@ -102,23 +102,28 @@ class CopyPipeline:
 
         self._check(self._world(seed, adversary).run(rank_body), seed, 0)
 
-    def _run(self, op: AllReduceOp, rank: int, seed: int, first: int) -> list[torch.Tensor]:
+    def _run(
+        self, op: AllReduceOp, rank: int, seed: int, first: int, sizes: tuple[int, ...] | None = None
+    ) -> list[torch.Tensor]:
         """Back-to-back calls; the caller overwrites its input as soon as a call returns."""
         results = []
-        for call, numel in enumerate(self.sizes(), start=first):
+        for call, numel in enumerate(sizes or self.sizes(), start=first):
             x = data(self.dtype, seed, call, rank, numel)
             results.append(op(x, torch.full_like(x, float("nan"))))
             x.fill_(float("nan"))
         return results
 
-    def _check(self, results: list[list[torch.Tensor]], seed: int, first: int) -> None:
-        for call, numel in enumerate(self.sizes(), start=first):
+    def _check(
+        self, results: list[list[torch.Tensor]], seed: int, first: int, sizes: tuple[int, ...] | None = None
+    ) -> None:
+        for call, numel in enumerate(sizes or self.sizes(), start=first):
             expected = expected_sum(self.dtype, self.world, seed, call, numel)
             for rank in range(self.world):
                 compare(results[rank][call - first], expected, f"call {call}, rank {rank}")
 
     def _shared_queues(self, seed: int, codes: Codes, adversary: Adversary | None) -> None:
-        """Two ops of each rank put to the same queues, from two threads."""
+        """Two ops of each rank put to the same queues, from two threads; short calls, so that their puts meet."""
+        sizes = self.sizes()[2:] * 2
 
         def rank_body(context: RankContext) -> list[list[torch.Tensor]]:
             with self._op(context, codes, timeout_s=1.0) as first, self._op(context, codes, timeout_s=1.0) as second:
@@ -126,14 +131,14 @@ class CopyPipeline:
 
                 def other() -> list[torch.Tensor]:
                     second.bind()
-                    return self._run(second, context.rank, seed, 100)
+                    return self._run(second, context.rank, seed, 100, sizes)
 
                 thread = context.spawn(other)
-                return [self._run(first, context.rank, seed, 50), thread.join()]
+                return [self._run(first, context.rank, seed, 50, sizes), thread.join()]
 
         results = self._world(seed, adversary).run(rank_body)
         for number, first in enumerate((50, 100)):
-            self._check([rank[number] for rank in results], seed, first)
+            self._check([rank[number] for rank in results], seed, first, sizes)
 
     def _failures(self, seed: int, codes: Codes, adversary: Adversary | None) -> None:
         """The last rank stays away, then makes another call: the others name it, in a record complete for the host."""
