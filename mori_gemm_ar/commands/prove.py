@@ -52,6 +52,7 @@ def prove(
             chosen,
             clean_seeds(chosen, full=tier is Tier.FULL, seeds=seeds),
             workers=workers or os.cpu_count() or 1,
+            full=tier is Tier.FULL or bool(pipeline),  # whoever names one wants all of it
             progress=lambda done, total: progress.update(bar, completed=done, total=total),
         )
     _print(console, summary)

@@ -16,17 +16,24 @@ from mori_gemm_ar.proof.pipelines import Pipeline
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Pipelines of one kind. `spread`: clean seeds of tier ci, over all of them; `each`: of tier full, for each."""
+    """Pipelines of one kind. `spread`: clean seeds of tier ci, over all of them; `each`: of tier full, for each.
+
+    share: of the spread seeds, by pipeline, where the runs of some take much longer; equal shares without it.
+    """
 
     name: str
     pipelines: tuple[Pipeline, ...]
     spread: int
     each: int
+    share: tuple[int, ...] = ()
 
 
+_COPY_SEEDS = tuple({2: 110, 3: 70, 8: 20}[pipeline.world] for pipeline in COPIES)
+# Eight ranks run what two and three run, at several times the cost.
+FULL_ONLY = frozenset({"sdma-w8"})
 FAMILIES = (
     Family("lsa", ALL_REDUCES, spread=200, each=200),
-    Family("sdma", COPIES, spread=200, each=200),
+    Family("sdma", COPIES, spread=200, each=200, share=_COPY_SEEDS),
     Family("gemm", (*GEMMS, *QUANTIZERS), spread=60, each=50),
 )
 PIPELINES: tuple[Pipeline, ...] = tuple(pipeline for family in FAMILIES for pipeline in family.pipelines)
@@ -56,4 +63,6 @@ def clean_seeds(pipelines: Sequence[Pipeline], *, full: bool, seeds: int = 0) ->
         members = [pipeline.name for pipeline in pipelines if pipeline in family.pipelines]
         for number, name in enumerate(members):
             plan[name] = range(seeds or family.each) if full else range(number, seeds or family.spread, len(members))
+        if family.share and not full and not seeds:
+            plan |= {p.name: range(n) for p, n in zip(family.pipelines, family.share, strict=True) if p.name in members}
     return plan

@@ -25,7 +25,7 @@ from mori_gemm_ar.errors import (
 )
 from mori_gemm_ar.proof.mutants import WAITS, Mutant, Role, pipeline_mutants
 from mori_gemm_ar.proof.pipelines import Codes, Pipeline, WrongResult, kernel_named, mutated, original
-from mori_gemm_ar.proof.registry import pipeline_named
+from mori_gemm_ar.proof.registry import FULL_ONLY, pipeline_named
 
 # Seeds that a mutant may live through before it counts as a survivor.
 MUTANT_SEEDS = 6
@@ -113,8 +113,11 @@ def _audit(pipeline: Pipeline, mutant: Mutant, rules: Sequence[Rule] = RULES) ->
     return None
 
 
-def try_mutant(pipeline: Pipeline, mutant: Mutant, seeds: Sequence[int]) -> list[Verdict]:
-    """Apply a mutant to one rank and, where there are more, to all; one verdict for each."""
+def try_mutant(pipeline: Pipeline, mutant: Mutant, seeds: Sequence[int], *, both: bool = True) -> list[Verdict]:
+    """Apply a mutant to one rank and, where there are more, to all; one verdict for each.
+
+    Without `both` the second is left out where the first is noticed.
+    """
 
     def verdict(ranks: str, catcher: Catcher, seed: int, detail: str) -> Verdict:
         return Verdict(pipeline.name, mutant.name, mutant.original, mutant.changed, ranks, catcher, seed, detail)
@@ -132,6 +135,8 @@ def try_mutant(pipeline: Pipeline, mutant: Mutant, seeds: Sequence[int]) -> list
     for ranks, chosen in choices.items():
         end = _try_on(pipeline, mutant, ranks, chosen, seeds, verdict)
         verdicts.append(_as_pacing(end) if mutant.role is Role.PACING else end)
+        if not both and end.catcher not in (Catcher.SURVIVED, Catcher.EQUIVALENT) and mutant.role is not Role.PACING:
+            break
     return verdicts
 
 
@@ -178,15 +183,18 @@ class Task:
     pipeline: str
     mutant: str
     seeds: tuple[int, ...]
+    both: bool = True  # see try_mutant
 
 
-def tasks_for(pipelines: Sequence[Pipeline], seeds: Mapping[str, Iterable[int]]) -> list[Task]:
-    """All mutants of all pipelines, and the clean seeds of each, by its name."""
+def tasks_for(pipelines: Sequence[Pipeline], seeds: Mapping[str, Iterable[int]], *, full: bool = True) -> list[Task]:
+    """All mutants of all pipelines, and the clean seeds of each, by its name. Not in full: one application of a mutant
+    is enough where it is noticed, and the pipelines of `FULL_ONLY` have clean seeds only."""
     tasks = []
     for pipeline in pipelines:
         # A name can stand for two mutants: a scope can be weakened in more than one step.
         names = dict.fromkeys(mutant.name for mutant in pipeline_mutants(pipeline))
-        tasks += [Task(pipeline.name, name, tuple(range(MUTANT_SEEDS))) for name in names]
+        if full or pipeline.name not in FULL_ONLY:
+            tasks += [Task(pipeline.name, name, tuple(range(MUTANT_SEEDS)), full) for name in names]
         tasks += [Task(pipeline.name, "", (seed,)) for seed in seeds.get(pipeline.name, ())]
     return tasks
 
@@ -210,7 +218,7 @@ def work(task: Task) -> list[Verdict]:
     if not task.mutant:
         found = run_clean(pipeline, task.seeds[0])
         return [found] if found else []
-    return [v for m in find_mutants(pipeline, task.mutant) for v in try_mutant(pipeline, m, task.seeds)]
+    return [v for m in find_mutants(pipeline, task.mutant) for v in try_mutant(pipeline, m, task.seeds, both=task.both)]
 
 
 _ORDER = (
@@ -273,10 +281,12 @@ def prove(
     seeds: Mapping[str, Iterable[int]],
     *,
     workers: int | None = None,
+    full: bool = True,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Summary:
-    """Prove pipelines: every mutant has to be noticed, and no clean seed may be. `seeds`: see `clean_seeds`."""
-    tasks = tasks_for(pipelines, seeds)
+    """Prove pipelines: every mutant has to be noticed, and no clean seed may be. `seeds`: see `clean_seeds`; `full`:
+    see `tasks_for`."""
+    tasks = tasks_for(pipelines, seeds, full=full)
     verdicts: list[Verdict] = []
     alarms: list[Verdict] = []
     clean = 0
