@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from mori_gemm_ar.errors import ConfigError
 from mori_gemm_ar.proof.all_reduce import ALL_REDUCES
@@ -64,5 +65,8 @@ def clean_seeds(pipelines: Sequence[Pipeline], *, full: bool, seeds: int = 0) ->
         for number, name in enumerate(members):
             plan[name] = range(seeds or family.each) if full else range(number, seeds or family.spread, len(members))
         if family.share and not full and not seeds:
-            plan |= {p.name: range(n) for p, n in zip(family.pipelines, family.share, strict=True) if p.name in members}
+            ends = list(accumulate(family.share))
+            starts = [0, *ends]
+            parts = zip(family.pipelines, starts, ends, strict=False)
+            plan |= {pipeline.name: range(start, end) for pipeline, start, end in parts if pipeline.name in members}
     return plan
