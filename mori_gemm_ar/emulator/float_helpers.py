@@ -8,6 +8,7 @@ import numpy as np
 
 u2, u4, u8, i4, i8, f4, f8 = np.uint16, np.uint32, np.uint64, np.int32, np.int64, np.float32, np.float64
 _TINY = f4(2.0**-126)  # below it float32 has fewer digits
+_HALF_WAY = i8(-(2**63))
 
 
 def fma32(a, b, c) -> np.ndarray:
@@ -16,17 +17,37 @@ def fma32(a, b, c) -> np.ndarray:
     exact = _exact_product(a, b)
     if exact is not None:
         return exact + c
-    product = a.astype(f8) * b.astype(f8)
-    total = np.asarray(product + c.astype(f8))
+    total = _wide_sum(a, b, c)
     result = total.astype(f4)
-    risky = (total.view(u8) & u8(0x1FFFFFFF)) == u8(0x10000000)
-    if _lowest(result) <= _TINY:
-        risky |= (np.abs(total) <= f8(_TINY)) & (total != 0)
+    # Half way between two float32 the lower 29 bits are 1 and zeros, which the shift makes the smallest integer.
+    bits = total.view(i8)
+    bits <<= i8(35)
+    if bits.min(initial=0) == _HALF_WAY or _lowest(result) <= _TINY:
+        _correct(result, a, b, c)
+    return result
+
+
+def _wide_sum(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """float64 a*b + c; the product is exact. Two arrays do for three operands, which keeps them in the cache."""
+    if not a.shape == b.shape == c.shape:
+        return np.asarray(a.astype(f8) * b.astype(f8) + c.astype(f8))
+    total, other = a.astype(f8), b.astype(f8)
+    total *= other
+    other[...] = c
+    total += other
+    return total
+
+
+def _correct(result: np.ndarray, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
+    """Round anew where a rounded float64 sum lies half way between two float32, or is small."""
+    product, addend = np.broadcast_arrays(a.astype(f8) * b.astype(f8), c.astype(f8))
+    total = np.asarray(product + addend)
+    risky = (total.view(i8) << i8(35)) == _HALF_WAY
+    risky |= (np.abs(total) <= f8(_TINY)) & (total != 0)
     where = np.flatnonzero(risky)
     if len(where):
-        product, addend = (np.broadcast_to(part, total.shape).take(where) for part in (product, c.astype(f8)))
-        np.put(result, where, _round_to_odd(product, addend, total.take(where)).astype(f4))
-    return result
+        product, addend, total = (part.take(where) for part in (product, addend, total))
+        np.put(result, where, _round_to_odd(product, addend, total).astype(f4))
 
 
 def _lowest(values: np.ndarray) -> np.generic | float:
