@@ -22,8 +22,10 @@ def fma32(a, b, c) -> np.ndarray:
     # Half way between two float32 the lower 29 bits are 1 and zeros, which the shift makes the smallest integer.
     bits = total.view(i8)
     bits <<= i8(35)
-    if bits.min(initial=0) == _HALF_WAY or _lowest(result) <= _TINY:
-        _correct(result, a, b, c)
+    tie, small = bits.min(initial=0) == _HALF_WAY, _lowest(result) <= _TINY
+    if tie or small:
+        risky = (bits == _HALF_WAY) | (np.abs(result) <= _TINY) if small else bits == _HALF_WAY
+        _correct(result, np.flatnonzero(risky), a, b, c)
     return result
 
 
@@ -38,16 +40,12 @@ def _wide_sum(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     return total
 
 
-def _correct(result: np.ndarray, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
-    """Round anew where a rounded float64 sum lies half way between two float32, or is small."""
-    product, addend = np.broadcast_arrays(a.astype(f8) * b.astype(f8), c.astype(f8))
-    total = np.asarray(product + addend)
-    risky = (total.view(i8) << i8(35)) == _HALF_WAY
-    risky |= (np.abs(total) <= f8(_TINY)) & (total != 0)
-    where = np.flatnonzero(risky)
-    if len(where):
-        product, addend, total = (part.take(where) for part in (product, addend, total))
-        np.put(result, where, _round_to_odd(product, addend, total).astype(f4))
+def _correct(result: np.ndarray, where: np.ndarray, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
+    """Round anew at some flat positions: where the float64 sum lies half way between two float32, or is small."""
+    whole = [part if part.shape == result.shape else np.broadcast_to(part, result.shape) for part in (a, b, c)]
+    a, b, addend = (part.take(where).astype(f8) for part in whole)
+    product = a * b
+    np.put(result, where, _round_to_odd(product, addend, product + addend).astype(f4))
 
 
 def _lowest(values: np.ndarray) -> np.generic | float:
@@ -77,8 +75,10 @@ def _exact_product(a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
 def _round_to_odd(product: np.ndarray, addend: np.ndarray, total: np.ndarray) -> np.ndarray:
     virtual = total - product
     error = (product - (total - virtual)) + (addend - virtual)
-    bits = np.array(total, dtype=f8).view(i8)
+    bits = np.asarray(total, f8).view(i8)
     inexact_even = ((error > 0) | (error < 0)) & ((bits & 1) == 0)
+    if not inexact_even.any():
+        return np.asarray(total, f8)
     step = np.where((error > 0) == (total > 0), i8(1), i8(-1))
     return np.where(inexact_even, bits + step, bits).view(f8)
 
