@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 import torch
 
+from mori_gemm_ar.emulator import translate
 from tests.kernel.instruction_check import partial_exec
-from tests.kernel.instructions import EXEC, State, execute
+from tests.kernel.instructions import EXEC, State, assemble, execute
 
 WAVES = 2
 VECTOR = 300  # v0-v255 and a0-a43
@@ -260,3 +261,23 @@ def test_other_instructions_see_and_change_what_they_should(between):
     texts = [first, between, second]
     want = run_one_by_one(texts, before)
     assert want.differences(execute("\n".join(texts), before))[:1] == []
+
+
+def test_products_multiply_together_across_a_use_of_their_result():
+    """A result read between two products, and its registers used again, do not split their batch."""
+    forms = [(40, 0, 10, None), (40, 0, 12, None)]
+    texts = [text_of(TINY, *forms[0]), "v_add_f32_e32 v60, v40, v41", text_of(TINY, *forms[1])]
+    before = operands("together", TINY, True, 0, 10, 12)
+    assert run_one_by_one(texts, before).differences(execute("\n".join(texts), before))[:1] == []
+    assert translate(assemble("\n".join(texts))).source.count(" = products(") == 1
+    texts[1] = "v_mov_b32_e32 v12, 0"
+    assert translate(assemble("\n".join(texts))).source.count(" = products(") == 2
+
+
+def test_scaled_and_plain_products_on_one_accumulator():
+    """Only instructions of one name multiply together."""
+    plain = "v_mfma_f32_16x16x128_f8f6f4"
+    before = operands("mixed", SCALED, True, 0, 10, 20, 30, c=40)
+    before.v[200:202] = 0x81818181
+    texts = [text_of(plain, 40, 0, 10, 40), text_of(SCALED, 40, 20, 30, 40)]
+    assert run_one_by_one(texts, before).differences(execute("\n".join(texts), before))[:1] == []

@@ -73,6 +73,27 @@ def test_fma_next_to_a_tie(nudge, scale):
     assert_same_floats(execute("v_fma_f32 v12, v1, v5, v8", state).v[12], want)
 
 
+@pytest.mark.parametrize("exponent", [0, 100, -100, -126])
+@pytest.mark.parametrize("factor", [1, 5], ids=["first", "second"])
+def test_fma_with_powers_of_two(factor, exponent):
+    """A product that a shift of the exponent gives, unless it overflows (the sum need not) or gets too small."""
+    rng = np.random.default_rng(exponent + 1000)
+    state = State.random(rng, 4)
+    size = (4, LANES)
+    powers = np.exp2(rng.integers(-3, 4, size) + float(exponent))
+    others = rng.standard_normal(size) * np.exp2(rng.integers(-3, 4, size) + (25.0 if exponent > 0 else 0.0))
+    others[0, ::7], powers[1, ::9] = 0.0, -powers[1, ::9]
+    with np.errstate(over="ignore"):
+        addend = (-powers * others * (1 + rng.integers(-2, 3, size) / 4)).astype(np.float32)
+    addend[~np.isfinite(addend)] = np.float32(-3e38)
+    for place, values in ((factor, powers), (6 - factor, others), (8, addend)):
+        state.v[place] = values.astype(np.float32).view(U32)
+    numbers = [decode("f32", state.v[n].reshape(-1)) for n in (1, 5, 8)]
+    formula = exact(lambda x, y, z: x * y + z)
+    want = float_bits([formula(*values) for values in zip(*numbers, strict=True)])
+    assert_same_floats(execute("v_fma_f32 v12, v1, v5, v8", state).v[12], want)
+
+
 DIVISION = """
 v_div_scale_f32 v12, s[0:1], v5, v5, v1
 v_rcp_f32_e32 v13, v12
