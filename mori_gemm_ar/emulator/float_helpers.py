@@ -22,7 +22,7 @@ def fma32(a, b, c) -> np.ndarray:
     # Half way between two float32 the lower 29 bits are 1 and zeros, which the shift makes the smallest integer.
     bits = total.view(i8)
     bits <<= i8(35)
-    tie, small = bits.min(initial=0) == _HALF_WAY, _lowest(result) <= _TINY
+    tie, small = bits.min(initial=0) == _HALF_WAY, _has_small(result)
     if tie or small:
         risky = (bits == _HALF_WAY) | (np.abs(result) <= _TINY) if small else bits == _HALF_WAY
         _correct(result, np.flatnonzero(risky), a, b, c)
@@ -48,10 +48,10 @@ def _correct(result: np.ndarray, where: np.ndarray, a: np.ndarray, b: np.ndarray
     np.put(result, where, _round_to_odd(product, addend, product + addend).astype(f4))
 
 
-def _lowest(values: np.ndarray) -> np.generic | float:
-    """Smallest magnitude; 0 if there is a NaN or no value, so that the caller looks closer."""
-    lowest = np.abs(values).min(initial=np.inf)
-    return lowest if lowest < np.inf else 0.0
+def _has_small(values: np.ndarray) -> bool:
+    """Whether a magnitude is 2^-126 or less: the smallest positive numbers, and the negative ones as signed bits."""
+    positive, negative = values.view(u4).min(initial=0xFFFFFFFF), values.view(i4).min(initial=0)
+    return bool(positive <= 0x00800000 or negative <= -0x7F800000)
 
 
 def _powers_of_two(values: np.ndarray) -> bool:
