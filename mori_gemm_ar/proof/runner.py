@@ -153,15 +153,15 @@ def _try_on(
     seeds: Sequence[int],
     verdict: Callable[[str, Catcher, int, str], Verdict],
 ) -> Verdict:
-    broken = _audit(pipeline, mutant)
-    # What the audit sees is caught; one seed tells whether it shows in a run too.
-    for seed in seeds[:1] if broken else seeds:
+    broken, reason = _audit(pipeline, mutant), equivalence(pipeline, mutant)
+    # What the audit sees is caught, and one seed tells whether it shows in a run too. A written reason is put to the
+    # test by one seed.
+    for seed in seeds[:1] if broken or reason else seeds:
         noticed = observe(pipeline, seed, mutated(mutant.kernel, mutant.isa, chosen))
         if noticed is not None:
             return verdict(ranks, noticed[0], seed, noticed[1])
     if broken:
         return verdict(ranks, Catcher.AUDIT, -1, broken)
-    reason = equivalence(pipeline, mutant)
     if reason is not None:
         return verdict(ranks, Catcher.EQUIVALENT, -1, reason)
     return verdict(ranks, Catcher.SURVIVED, seeds[-1], "nothing noticed it")
