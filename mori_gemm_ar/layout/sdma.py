@@ -24,11 +24,14 @@ from mori_gemm_ar.layout.rules import (
 )
 from mori_gemm_ar.layout.terms import PACK_BYTES, REGION_ALIGN, WAVE_LANES, MemoryClass, ceil_div, round_up
 from mori_gemm_ar.layout.window import RegionSpec, WindowMap, payload_layout
+from mori_gemm_ar.layout.wire import WireSplit, slice_capacity, wire_regions
+from mori_gemm_ar.layout.wire_rules import reason_not_carried, reason_not_wire, reason_not_wire_dtype
+from mori_gemm_ar.layout.wire_terms import GROUP, ROW_UNIT, RUN, Wire
 
 MAX_QUEUES = 8  # to each peer: one lane of a wave serves each queue of each rank
 PUSH_THREADS = WAVE_LANES  # one wave drives all queues
 PROBE_PACKS = 5  # of each queue in a self-test
-PROBE_TAIL = 3  # elements after its last whole pack
+PROBE_TAIL = 3  # elements after its last whole pack; with a lossy wire, what its last group lacks
 
 
 def reason_not_queues(queues: object) -> str | None:
@@ -46,7 +49,7 @@ class Transport(Enum):
 class SdmaPhase(Enum):
     """The kernels of a call, in order."""
 
-    SCATTER = "scatter"  # push each peer's slice of the input to it, and wait for all peers' pushes
+    SCATTER = "scatter"  # quantise if the wire says so, push each peer's slice to it, and wait for all peers' pushes
     REDUCE = "reduce"  # sum the own slice, push it to all peers, and wait for theirs
     GATHER = "gather"  # copy the gathered slices to the caller
 
@@ -59,6 +62,7 @@ class SdmaConfig:
     dtype: DType
     phase: SdmaPhase
     threads: int = DEFAULT_THREADS
+    wire: Wire = Wire.EXACT
 
     def __post_init__(self) -> None:
         require(
@@ -66,27 +70,42 @@ class SdmaConfig:
             or reason_not_dtype(self.dtype)
             or reason_not_member("phase", self.phase, SdmaPhase, "name a kernel of the copy-engine all-reduce")
             or reason_not_threads(self.threads)
+            or reason_not_carried(self.world, self.dtype, self.wire)
         )
 
     @property
     def key(self) -> str:
-        """Stable, unique for each config, and a legal symbol; the threads that ship are left out."""
+        """Stable, unique for each config, and a legal symbol; the threads that ship and the exact wire are left out."""
         key = f"sdma_{self.phase.value}_w{self.world}_{self.dtype.label}"
-        return key if self.threads == phase_threads(self.phase) else f"{key}_t{self.threads}"
+        if self.threads != phase_threads(self.phase, self.wire):
+            key += f"_t{self.threads}"
+        return f"{key}_{self.wire.label}" if self.wire.lossy else key
 
     @property
     def kernel_name(self) -> str:
         return self.key
 
 
-def phase_threads(phase: SdmaPhase) -> int:
+def only_pushes(phase: SdmaPhase, wire: Wire) -> bool:
+    """Whether a phase only drives queues, so that one wave is enough for it."""
+    return phase is SdmaPhase.SCATTER and not wire.both
+
+
+def phase_threads(phase: SdmaPhase, wire: Wire = Wire.EXACT) -> int:
     """Threads of a block that ship: one wave pushes, eight waves work."""
-    return PUSH_THREADS if phase is SdmaPhase.SCATTER else DEFAULT_THREADS
+    return PUSH_THREADS if only_pushes(phase, wire) else DEFAULT_THREADS
 
 
-def sdma_config(world: int, dtype: DType, phase: SdmaPhase) -> SdmaConfig:
+def sdma_config(world: int, dtype: DType, phase: SdmaPhase, wire: Wire = Wire.EXACT) -> SdmaConfig:
     """The config that ships."""
-    return SdmaConfig(world, dtype, phase, phase_threads(phase))
+    return SdmaConfig(world, dtype, phase, phase_threads(phase, wire), wire)
+
+
+def queue_pieces(run: range, queues: int) -> tuple[range, ...]:
+    """What each queue carries of a run of bytes: runs of whole packs, the last ones short or empty."""
+    piece = ceil_div(ceil_div(len(run), PACK_BYTES), queues) * PACK_BYTES
+    cuts = [min(run.start + piece * q, run.stop) for q in range(queues + 1)]
+    return tuple(range(cuts[q], cuts[q + 1]) for q in range(queues))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,59 +129,96 @@ class ByteSlices:
         return range(start, self.total if rank == self.world - 1 else end)
 
     def pieces(self, rank: int, queues: int) -> tuple[range, ...]:
-        """What each queue carries of a slice: runs of whole packs, the last ones short or empty."""
-        own = self.slice(rank)
-        piece = ceil_div(ceil_div(len(own), PACK_BYTES), queues) * PACK_BYTES
-        cuts = [min(own.start + piece * q, own.stop) for q in range(queues + 1)]
-        return tuple(range(cuts[q], cuts[q + 1]) for q in range(queues))
+        """What each queue carries of a slice."""
+        return queue_pieces(self.slice(rank), queues)
 
 
-def sdma_geometry(problem: AllReduceProblem, config: SdmaConfig, machine: Machine) -> LaunchGeometry:
-    """Grid of a phase, equal on all ranks: one wave to push, all compute units to move local memory."""
-    if config.phase is SdmaPhase.SCATTER:
+def sdma_geometry(
+    problem: AllReduceProblem, config: SdmaConfig, machine: Machine, columns: int | None = None
+) -> LaunchGeometry:
+    """Grid of a phase, equal on all ranks: one wave to push, all compute units to move local memory.
+
+    With a lossy wire a lane takes a run of each slice, or a wave a row of each. columns: elements of a row, where the
+    wire scales rows.
+    """
+    if config.wire.lossy:
+        split = WireSplit(problem.world, problem.numel, config.wire, columns)
+        items = split.part // split.unit * WAVE_LANES if split.wire.per_row else split.part // RUN
+    elif config.phase is SdmaPhase.GATHER:
+        items = problem.packs
+    else:
+        items = ByteSlices.of(problem).part // PACK_BYTES
+    if only_pushes(config.phase, config.wire):
         return LaunchGeometry(1, config.threads)
-    packs = problem.packs if config.phase is SdmaPhase.GATHER else ByteSlices.of(problem).part // PACK_BYTES
-    return capped_geometry(packs, config.threads, MemoryClass.LOCAL, machine)
+    return capped_geometry(items, config.threads, MemoryClass.LOCAL, machine)
 
 
-def landing_bytes(max_bytes: int, world: int) -> int:
+# --- window ---
+
+
+def landing_bytes(max_bytes: int, world: int, wire: Wire = Wire.EXACT) -> int:
     """Bytes of one rank's landing slot: its partial of the longest slice that any call has."""
+    if wire.both:
+        return gathered_bytes(max_bytes, world, wire)
+    if wire.per_row:  # one row of everything
+        return round_up(max_bytes, REGION_ALIGN)
+    if wire.lossy:
+        return round_up(WireSplit(world, max(max_bytes // 2, 1), wire).part * 2, REGION_ALIGN)
     return round_up(ceil_div(max_bytes, world) + 2 * PACK_BYTES, REGION_ALIGN)
 
 
-def sdma_window(max_bytes: int, world: int) -> WindowMap:
-    """Control regions, `input` and `reduced` as for load and store, then a `landing` slot for each rank."""
-    require(reason_not_world(world) or reason_not_max_bytes(max_bytes))
-    specs = (
+def gathered_bytes(max_bytes: int, world: int, wire: Wire) -> int:
+    """Bytes of one rank's slot for a wire slice."""
+    return round_up(slice_capacity(wire, max_bytes, world), REGION_ALIGN)
+
+
+def sdma_window(max_bytes: int, world: int, wire: Wire = Wire.EXACT) -> WindowMap:
+    """Control regions and the payload of load and store, then a `landing` slot for each rank.
+
+    A lossy wire has a `gathered` slot for each rank as well: a rank's sums, as a wire slice.
+    """
+    require(reason_not_world(world) or reason_not_max_bytes(max_bytes) or reason_not_wire(wire))
+    behind = wire_regions(wire, world) if wire.lossy else (RegionSpec("reduced", payload_bytes),)
+    specs = [
         RegionSpec("input", payload_bytes),
-        RegionSpec("reduced", payload_bytes),
-        RegionSpec("landing", lambda nbytes: landing_bytes(nbytes, world) * world),
-    )
-    payload = payload_layout(specs, capacity=max_bytes, start=CONTROL.nbytes)
+        *behind,
+        RegionSpec("landing", lambda nbytes: landing_bytes(nbytes, world, wire) * world),
+    ]
+    if wire.lossy:
+        specs.append(RegionSpec("gathered", lambda nbytes: gathered_bytes(nbytes, world, wire) * world))
+    payload = payload_layout(tuple(specs), capacity=max_bytes, start=CONTROL.nbytes)
     return WindowMap(CONTROL_REGIONS + payload.regions)
 
 
-def probe_problem(world: int, queues: int, dtype: DType) -> AllReduceProblem:
+# --- self-test ---
+
+
+def probe_problem(world: int, queues: int, dtype: DType, wire: Wire = Wire.EXACT) -> AllReduceProblem:
     """What a self-test sends: every queue of every rank carries something, whatever size of call would use it.
 
-    The tail takes the place of the last rank's last pack, so that no slice has more packs than the others: otherwise
-    some queues would carry twice as much and others nothing.
+    The tail takes the place of the last rank's last pack, or group, so that no slice has more packs than the others:
+    otherwise some queues would carry twice as much and others nothing. Rows are of ROW_UNIT elements.
     """
-    require(reason_not_world(world) or reason_not_queues(queues))
-    packs = PROBE_PACKS * queues * world - 1
-    return AllReduceProblem(world, packs * PACK_BYTES // dtype.nbytes + PROBE_TAIL, dtype)
+    require(reason_not_world(world) or reason_not_queues(queues) or reason_not_wire(wire))
+    packs = PROBE_PACKS * queues * world
+    if wire.per_row:
+        return AllReduceProblem(world, packs * ROW_UNIT, dtype)
+    if wire.lossy:
+        return AllReduceProblem(world, packs * GROUP - PROBE_TAIL, dtype)
+    return AllReduceProblem(world, (packs - 1) * PACK_BYTES // dtype.nbytes + PROBE_TAIL, dtype)
 
 
-def probe_bytes(world: int, queues: int) -> int:
+def probe_bytes(world: int, queues: int, wire: Wire = Wire.EXACT) -> int:
     """Capacity that a window needs for a self-test of any type."""
-    return max(probe_problem(world, queues, dtype).nbytes for dtype in DType)
+    dtypes = (dtype for dtype in DType if reason_not_wire_dtype(dtype, wire) is None)
+    return max(probe_problem(world, queues, dtype, wire).nbytes for dtype in dtypes)
 
 
 def select_transport(problem: AllReduceProblem, machine: Machine, copy_engines: bool) -> Transport:
-    """The faster transport for a call; a pure function, so all ranks agree.
+    """The transport for a call; a pure function, so all ranks agree.
 
-    Both move the same bytes over a link twice. The copy engines' rate is higher and their fixed cost as well, so they
-    win from `machine.copy_bytes` on.
+    Copy engines from `machine.copy_bytes` on, for the compute units that they leave free. They are not faster: from
+    there on published readings at 8 ranks have them 2 to 5 % slower than load and store, and further behind below.
     """
     if copy_engines and problem.world > 1 and problem.nbytes >= machine.copy_bytes:
         return Transport.SDMA

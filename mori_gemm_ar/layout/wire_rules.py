@@ -44,11 +44,17 @@ def reason_not_wire_stage(stage: object, wire: Wire) -> str | None:
     return None
 
 
-def reason_not_wire_config(world: object, dtype: object, stage: object, gather: object, wire: Any) -> str | None:
-    """The wire of an AllReduceConfig whose other fields are right."""
-    reason = reason_not_wire(wire) or reason_not_wire_dtype(dtype, wire) or reason_not_wire_stage(stage, wire)
+def reason_not_carried(world: object, dtype: object, wire: Any) -> str | None:
+    """The wire of a compile key: what it carries, between ranks."""
+    reason = reason_not_wire(wire) or reason_not_wire_dtype(dtype, wire)
     if reason is None and wire.lossy and world == 1:
         reason = f"wire={wire.value!r} must be 'exact' in a world of 1; nothing crosses a link there"
+    return reason
+
+
+def reason_not_wire_config(world: object, dtype: object, stage: object, gather: object, wire: Any) -> str | None:
+    """The wire of an AllReduceConfig whose other fields are right."""
+    reason = reason_not_carried(world, dtype, wire) or reason_not_wire_stage(stage, wire)
     if reason is None and wire.lossy and gather is not Gather.INTERLEAVED:
         reason = f"gather={gather} must be {Gather.INTERLEAVED} for wire={wire.value!r}; the other is a test's control"
     return reason
