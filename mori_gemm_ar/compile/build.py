@@ -25,6 +25,7 @@ from mori_gemm_ar.kernels.gemm.small import small_gemm_kernel
 from mori_gemm_ar.kernels.kernel import DeviceKernel
 from mori_gemm_ar.kernels.quantize import quantize_kernel
 from mori_gemm_ar.kernels.sdma import sdma_kernel
+from mori_gemm_ar.kernels.sdma_wire import sdma_wire_kernel
 from mori_gemm_ar.kernels.wire import wire_kernel
 from mori_gemm_ar.layout import AllReduceConfig
 from mori_gemm_ar.layout.gemm import GemmConfig, QuantizeConfig, SmallGemmConfig
@@ -35,12 +36,16 @@ def _all_reduce(config: AllReduceConfig) -> DeviceKernel:
     return wire_kernel(config) if config.wire.lossy else all_reduce_kernel(config)
 
 
+def _sdma(config: SdmaConfig) -> DeviceKernel:
+    return sdma_wire_kernel(config) if config.wire.lossy else sdma_kernel(config)
+
+
 _KERNELS: dict[type, Callable[[Any], DeviceKernel]] = {
     AllReduceConfig: _all_reduce,
     GemmConfig: gemm_kernel,
     SmallGemmConfig: small_gemm_kernel,
     QuantizeConfig: quantize_kernel,
-    SdmaConfig: sdma_kernel,
+    SdmaConfig: _sdma,
 }
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import flydsl.compiler as flyc
 import flydsl.expr as fx
 
+from mori_gemm_ar.errors import ConfigError
 from mori_gemm_ar.kernels.allreduce import ELEMENTS, sum_in_order
 from mori_gemm_ar.kernels.device import library
 from mori_gemm_ar.kernels.device.exchange import Exchange
@@ -51,8 +52,8 @@ class SdmaArguments:
     error: fx.Int64  # error record
 
 
-class _Call:
-    """What all phases share: slices, this thread's place, and whether a kernel has failed."""
+class SdmaCall:
+    """What all phases share, whatever the wire: this thread's place, and whether a kernel has failed."""
 
     def __init__(self, config, arguments):
         self.config, self.arguments, self.world = config, arguments, config.world
@@ -62,11 +63,64 @@ class _Call:
         self.jump = fx.Int32(arguments.blocks) * config.threads
         self.windows = Windows(config.world, arguments.base, arguments.stride, arguments.rank)
         self.own_reduced = self.windows.own + arguments.reduced
-        self.packed = arguments.total & fx.Int64(-PACK_BYTES)
 
     def works(self):
         """Whether no kernel of this op has failed: a failed rank tells its peers nothing more."""
         return library.uniform(library.load_agent_u32(self.windows.own + fx.Int64(CONTROL.claim))) == 0
+
+    @flyc.jit
+    def acquire(self):
+        """What peers' engines wrote, for all waves of the block."""
+        if library.uniform(self.tid) < WAVE_LANES:
+            library.acquire_system()
+        fx.gpu.barrier()
+
+    def in_rank_order(self, own):
+        """Addresses of the own slice's partial sums: `own`, and what peers put into their slots."""
+        slots = self.windows.own + self.arguments.landing
+        rank = fx.Uint32(self.arguments.rank)
+        addresses = []
+        for peer in range(self.world):
+            addresses.append((rank == peer).select(own, slots + self.arguments.slot * peer))
+        return addresses
+
+    @flyc.jit
+    def hand_over(self, start, nbytes):
+        """Wait for what this block wrote, release and count it; the last block goes on for all: push(start, nbytes).
+
+        System scope, because with another size the same bytes belong to a peer, whose engine writes them.
+        """
+        fx.rocdl.s_waitcnt(vmcnt=0)
+        fx.gpu.barrier()
+        if library.uniform(self.tid) < WAVE_LANES:
+            self.arrive(start, nbytes)
+
+    @flyc.jit
+    def arrive(self, start, nbytes):
+        counter = self.windows.own + fx.Int64(CONTROL.copy_arrivals)
+        last = fx.Uint32(self.arguments.blocks) - 1
+        before = fx.Uint32(0)
+        library.release_system()
+        if self.tid == 0:
+            before = library.count_agent(counter, last)
+        library.acquire_agent()
+        if (library.uniform(before) == last) & self.works():
+            self.push(start, nbytes)
+
+    def push_sums(self, start, nbytes):
+        """Put the own sums to all peers, into the same place of `reduced`, and meet them: the call is over."""
+        exchange = Exchange(self.windows, self.tid, self.arguments, Phase.GATHER)
+        source = self.own_reduced + start
+        target = self.windows.of(exchange.peer) + self.arguments.reduced + start
+        exchange.publish_if(exchange.run(source, target, nbytes))
+
+
+class _Call(SdmaCall):
+    """Slices of bytes."""
+
+    def __init__(self, config, arguments):
+        super().__init__(config, arguments)
+        self.packed = arguments.total & fx.Int64(-PACK_BYTES)
 
     def slice_start(self, rank):
         """First byte of a rank's slice."""
@@ -81,13 +135,6 @@ class _Call:
     def tail_elements(self):
         """Elements after the last whole pack."""
         return fx.Int32(self.arguments.total - self.packed) // (self.element.width // 8)
-
-    @flyc.jit
-    def acquire(self):
-        """What peers' engines wrote, for all waves of the block."""
-        if library.uniform(self.tid) < WAVE_LANES:
-            library.acquire_system()
-        fx.gpu.barrier()
 
 
 class _Scatter(_Call):
@@ -113,22 +160,9 @@ class _Reduce(_Call):
         self.acquire()
         rank = self.arguments.rank
         start, nbytes = self.slice_start(rank), self.slice_bytes(rank)
-        partials = self.partials(start)
+        partials = self.in_rank_order(self.arguments.src + start)
         self.sum(partials, start, nbytes)
-        fx.rocdl.s_waitcnt(vmcnt=0)
-        fx.gpu.barrier()
-        if library.uniform(self.tid) < WAVE_LANES:
-            self.arrive(start, nbytes)
-
-    def partials(self, start):
-        """Addresses of the own slice's partial sums, in rank order."""
-        own = self.arguments.src + start
-        slots = self.windows.own + self.arguments.landing
-        rank = fx.Uint32(self.arguments.rank)
-        addresses = []
-        for peer in range(self.world):
-            addresses.append((rank == peer).select(own, slots + self.arguments.slot * peer))
-        return addresses
+        self.hand_over(start, nbytes)
 
     @flyc.jit
     def sum(self, partials, start, nbytes):
@@ -153,27 +187,8 @@ class _Reduce(_Call):
     def sum_elements(self, arrays, at):
         return sum_in_order([array.load(at) for array in arrays], self.element)
 
-    @flyc.jit
-    def arrive(self, start, nbytes):
-        """Release what this block wrote and count it; the last block goes on for all.
-
-        System scope, because with another size the same bytes belong to a peer, whose engine writes them.
-        """
-        counter = self.windows.own + fx.Int64(CONTROL.copy_arrivals)
-        last = fx.Uint32(self.arguments.blocks) - 1
-        before = fx.Uint32(0)
-        library.release_system()
-        if self.tid == 0:
-            before = library.count_agent(counter, last)
-        library.acquire_agent()
-        if (library.uniform(before) == last) & self.works():
-            self.push(start, nbytes)
-
     def push(self, start, nbytes):
-        exchange = Exchange(self.windows, self.tid, self.arguments, Phase.GATHER)
-        source = self.own_reduced + start
-        target = self.windows.of(exchange.peer) + self.arguments.reduced + start
-        exchange.publish_if(exchange.run(source, target, nbytes))
+        self.push_sums(start, nbytes)
 
 
 class _Gather(_Call):
@@ -200,6 +215,8 @@ _PHASES: dict[SdmaPhase, Any] = {SdmaPhase.SCATTER: _Scatter, SdmaPhase.REDUCE: 
 
 def sdma_kernel(config: SdmaConfig) -> DeviceKernel:
     """The kernel of a phase: any rank, any size and any grid of `config.threads` threads."""
+    if config.wire.lossy:
+        raise ConfigError(f"wire={config.wire.value!r} must be 'exact' here; kernels.sdma_wire makes the others")
     phase = _PHASES[config.phase]
 
     @flyc.kernel(name=config.kernel_name, known_block_size=[config.threads, 1, 1])
