@@ -74,13 +74,16 @@ class Options:
         elements = [TORCH_DTYPES[dtype] for dtype in self.dtypes]
         if self.transport is not Transport.SDMA or self.world == 1:
             yield from wires.configs_of(self.world, self.dtypes, self.wire)
+        elif self.wire.lossy:
+            yield wires.measuring_config(self.world)
         if self.wants_engines:
-            yield from sdma_configs(self.world, elements)
+            yield from sdma_configs(self.world, elements, self.wire)
 
     def window(self) -> WindowMap:
         """The op's window; with copy engines it has room for a self-test of every queue."""
         if self.wants_engines:
-            return sdma_window(max(self.max_bytes, probe_bytes(self.world, self.queues)), self.world)
+            probe = probe_bytes(self.world, self.queues, self.wire)
+            return sdma_window(max(self.max_bytes, probe), self.world, self.wire)
         return allreduce_window(self.max_bytes, self.world, self.wire)
 
 

@@ -27,7 +27,7 @@ def plan_call(
 ) -> CallPlan:
     """The plan of a call. `columns`: elements of a row, where the wire scales rows."""
     if transport is Transport.SDMA:
-        reduce = sdma_config(problem.world, problem.dtype, SdmaPhase.REDUCE)
-        return CallPlan(transport, reduce, sdma_geometry(problem, reduce, MI355X).blocks, in_window)
+        reduce = sdma_config(problem.world, problem.dtype, SdmaPhase.REDUCE, options.wire)
+        return CallPlan(transport, reduce, sdma_geometry(problem, reduce, MI355X, columns).blocks, in_window)
     config = select_config(problem, MI355X, options.stage, in_window, options.wire)
     return CallPlan(transport, config, wires.geometry_of(problem, config, columns).blocks, in_window)

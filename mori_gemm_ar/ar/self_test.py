@@ -12,9 +12,10 @@ import torch
 
 from mori_gemm_ar.ar import wire as wires
 from mori_gemm_ar.ar.call import Call, OpWindow
+from mori_gemm_ar.ar.probe import Probe
 from mori_gemm_ar.errors import CollectiveError
 from mori_gemm_ar.layout import PACK_BYTES, AllReduceProblem, DType, Stage, Wire
-from mori_gemm_ar.layout.sdma import ByteSlices, Transport, probe_problem
+from mori_gemm_ar.layout.sdma import Transport, probe_problem, queue_pieces
 from mori_gemm_ar.layout.wire_terms import ROW_UNIT
 from mori_gemm_ar.runtime import Target
 
@@ -47,8 +48,8 @@ class SelfTest:
 
     @property
     def problem(self) -> AllReduceProblem:
-        """A few packs for every queue of every rank, and a tail; without engines no more than the op allows."""
-        probe = probe_problem(self.world, self.queues, self.element)
+        """A few packs or groups for every queue of every rank, and a tail; without engines no more than the op allows."""
+        probe = probe_problem(self.world, self.queues, self.element, self.wire)
         if self.window.queues is not None:  # the window has room for it
             return probe
         numel = min(probe.numel, self.max_bytes // self.element.nbytes)
@@ -56,9 +57,14 @@ class SelfTest:
             numel -= numel % ROW_UNIT
         return AllReduceProblem(self.world, numel, self.element)
 
+    @property
+    def probe(self) -> Probe:
+        """What is sent."""
+        return Probe(self.problem, self.dtype, self.wire)
+
     def prepare(self) -> None:
         """Zero where data will land, or old data would pass for new. All ranks do it before any of them goes on."""
-        for start, nbytes in self._landings():
+        for start, nbytes in self.probe.runs(self.window):
             self.target.fill(start, nbytes, 0)
         for _, start in self._guards():
             self.target.fill(start, _CANARY_BYTES, _CANARY)
@@ -69,7 +75,7 @@ class SelfTest:
         So a rank that only got sums of wrong data, or no sums, says what its peer found and blames no other leg. A
         check raises `CollectiveError`.
         """
-        x = self._data(self.window.rank).to(self.target.torch_device)
+        x = self.probe.data(self.window.rank).to(self.target.torch_device)
         out = torch.zeros_like(x)
         columns = wires.columns_of(self.wire, x)
         call = Call(self.problem, x.data_ptr(), out.data_ptr(), self.budget, stage, self.wire, columns)
@@ -87,98 +93,64 @@ class SelfTest:
         for part in parts:
             part()
 
-    # ---- data ------------------------------------------------------------------------------------------------
-    def _data(self, rank: int) -> torch.Tensor:
-        """What a rank contributes: every element of every rank differs from its neighbours."""
-        index = torch.arange(self.problem.numel, dtype=torch.int64)
-        values = ((index * 7 + rank * 11) % 61 - 30 + rank).to(self.dtype)
-        return values.view(-1, ROW_UNIT) if self.wire.per_row else values
-
-    def _sum(self) -> torch.Tensor:
-        return wires.sum_through([self._data(rank) for rank in range(self.world)], self.wire)
-
     # ---- places ----------------------------------------------------------------------------------------------
-    def _landings(self) -> list[tuple[int, int]]:
-        """(address, bytes) of each run of the window that the test's data fills, in order."""
-        problem = self.problem
-        own = self.window.map.region(wires.reduced_region(self.window.map))
-        runs = [(self.window.at(own.name), min(problem.nbytes, own.nbytes))]
-        if "landing" in self.window.map.names:
-            longest = max(len(ByteSlices.of(problem).slice(rank)) for rank in range(self.world))
-            slot = self.window.map.region("landing").nbytes // self.world
-            runs += [(self.window.at("landing") + slot * rank, longest) for rank in range(self.world)]
-        return runs
-
     def _guards(self) -> list[tuple[str, int]]:
         """(region, address) of bytes behind each run that nothing may write; where a region has room for them."""
-        runs = [] if self.wire.lossy else self._landings()  # wire slices are not where exact ones are
-        found = []
-        for number, (start, nbytes) in enumerate(runs):
+        runs, found = self.probe.runs(self.window), []
+        for start, nbytes in runs:
             behind = start + -(-nbytes // PACK_BYTES) * PACK_BYTES
             region = self.window.map.locate(start - self.window.address)
             assert region is not None, "every run lies in a region"
-            end = self.window.address + region.end
-            if region.name == "landing" and number + 1 < len(runs):
-                end = runs[number + 1][0]
+            end = min([self.window.address + region.end, *(other for other, _ in runs if other > start)])
             if behind + _CANARY_BYTES <= end:
                 found.append((region.name, behind))
         return found
 
     # ---- checks ----------------------------------------------------------------------------------------------
     def _check_scatter(self) -> None:
-        slots, slot = self.window.at("landing"), self.window.map.region("landing").nbytes // self.world
+        rank, probe = self.window.rank, self.probe
         for peer in self._peers():
-            self._check_put("scatter", peer, self.window.rank, slots + slot * peer, self._data(peer))
+            self._check_put("scatter", peer, probe.landing_at(self.window, peer), probe.scattered(peer, rank))
 
     def _check_sums(self) -> None:
-        rank = self.window.rank
-        own = ByteSlices.of(self.problem).slice(rank)
-        expected = self._bytes(self._sum(), own)
-        seen = self.target.read(self.window.at("reduced") + own.start, len(own))
+        rank, expected = self.window.rank, self.probe.summed(self.window.rank)
+        seen = self.target.read(self.probe.sums_at(self.window, rank), len(expected))
         if seen != expected:
             raise CollectiveError(
-                f"self-test, reduce of rank {rank}: {_differ(seen, expected)} of {len(own)} bytes are wrong; "
+                f"self-test, reduce of rank {rank}: {_differ(seen, expected)} of {len(seen)} bytes are wrong; "
                 f"the kernel does not run right on this machine"
             )
 
     def _check_gather(self) -> None:
-        slices = ByteSlices.of(self.problem)
         for peer in self._peers():
-            start = self.window.at("reduced") + slices.slice(peer).start
-            self._check_put("gather", peer, peer, start, self._sum())
+            self._check_put("gather", peer, self.probe.sums_at(self.window, peer), self.probe.summed(peer))
 
-    def _check_put(self, leg: str, sender: int, owner: int, start: int, values: torch.Tensor) -> None:
-        """Raise unless what a rank put to this one has landed: the slice of `values` that `owner` owns."""
-        slices = ByteSlices.of(self.problem)
-        own = slices.slice(owner)
-        seen, expected = self.target.read(start, len(own)), self._bytes(values, own)
+    def _check_put(self, leg: str, sender: int, start: int, expected: bytes) -> None:
+        """Raise unless what a rank put to this one has landed."""
+        seen = self.target.read(start, len(expected))
         if seen == expected:
             return
         wrong, landed = [], False
-        for queue, piece in enumerate(slices.pieces(owner, self.queues)):
-            part = slice(piece.start - own.start, piece.stop - own.start)
+        for queue, piece in enumerate(queue_pieces(range(len(expected)), self.queues)):
+            part = slice(piece.start, piece.stop)
             if seen[part] != expected[part]:
                 wrong.append(str(queue))
                 landed |= any(seen[part])
         queues = f", queue {', '.join(wrong)}" if self.queues > 1 else ""
         raise CollectiveError(
             f"self-test, {leg} leg by copy engine, rank {sender} to rank {self.window.rank}{queues}: "
-            f"{_differ(seen, expected)} of {len(own)} bytes are wrong; "
+            f"{_differ(seen, expected)} of {len(expected)} bytes are wrong; "
             f"{'part of a put did not land' if landed else _NO_ENGINES}"
         )
 
     def _check_result(self, out: torch.Tensor, name: str) -> None:
-        self._require(out.cpu(), self._sum(), f"the {name}", "peers' memory is not reached")
+        self._require(out.cpu(), self.probe.sum(), f"the {name}", "peers' memory is not reached")
         for region, start in self._guards():
             if self.target.read(start, _CANARY_BYTES) != bytes([_CANARY]) * _CANARY_BYTES:
                 raise CollectiveError(f"self-test of the {name} wrote past its data in region {region!r} of the window")
 
     def _peers(self) -> list[int]:
         return [rank for rank in range(self.world) if rank != self.window.rank]
-
-    @staticmethod
-    def _bytes(values: torch.Tensor, run: range) -> bytes:
-        return values.view(torch.uint8)[run.start : run.stop].numpy().tobytes()
 
     @staticmethod
     def _require(out: torch.Tensor, expected: torch.Tensor, what: str, why: str) -> None:

@@ -87,7 +87,12 @@ def configs_of(world: int, dtypes: Sequence[torch.dtype], wire: Wire) -> tuple[A
     if not wire.lossy:
         return tuple(AllReduceConfig(world, code, stage) for code in codes for stage in Stage)
     lossy = [AllReduceConfig(world, code, Stage.TWO, wire=wire) for code in codes]
-    return (*lossy, AllReduceConfig(world, DType.FP32, Stage.ONE))
+    return (*lossy, measuring_config(world))
+
+
+def measuring_config(world: int) -> AllReduceConfig:
+    """The exact kernel that an op with a lossy wire measures itself with, whatever its transport."""
+    return AllReduceConfig(world, DType.FP32, Stage.ONE)
 
 
 def through(total: torch.Tensor, wire: Wire) -> torch.Tensor:
@@ -97,11 +102,16 @@ def through(total: torch.Tensor, wire: Wire) -> torch.Tensor:
 
 def sum_through(inputs: Sequence[torch.Tensor], wire: Wire) -> torch.Tensor:
     """What an all-reduce of contiguous tensors of the ranks, in order, gives on every rank, bit for bit."""
+    return through(owners_sum(inputs, wire), wire)
+
+
+def owners_sum(inputs: Sequence[torch.Tensor], wire: Wire) -> torch.Tensor:
+    """The sum as the owners of its slices have it, before it is sent."""
     partials = [through(x, wire).float() if wire.both else x.float() for x in inputs]
     total = partials[0]
     for partial in partials[1:]:
         total = total + partial
-    return through(total.to(inputs[0].dtype), wire)
+    return total.to(inputs[0].dtype)
 
 
 # --- calls ---
