@@ -48,7 +48,7 @@ class SelfTest:
 
     @property
     def problem(self) -> AllReduceProblem:
-        """A few packs or groups for every queue of every rank, and a tail; without engines no more than the op allows."""
+        """A little for every queue of every rank, and a tail; without engines no more than the op allows."""
         probe = probe_problem(self.world, self.queues, self.element, self.wire)
         if self.window.queues is not None:  # the window has room for it
             return probe

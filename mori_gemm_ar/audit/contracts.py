@@ -207,12 +207,41 @@ _EXCHANGE_SCOPED = (
 _EXCHANGE_STORES = (*PUT_STORES, (_SIGNAL, 1), *_RECORD, *_RECORD)
 
 
-def sdma_contract(name: str, phase: str, element_bytes: int, threads: int) -> KernelContract:
+_SYSTEM_INV = (Spelling("buffer_inv", Policy.SYSTEM), 1)  # what peers' engines wrote
+_ARRIVAL = Spelling("global_atomic_inc", Policy.SC0)
+_HAND_OVER_SCOPED = (
+    (_ARRIVAL, 1), (Spelling("buffer_wbl2", Policy.SYSTEM), 1), (Spelling("buffer_inv", Policy.SC1), 1),
+)  # fmt: skip
+
+
+def _sdma_data(phase: str, element_bytes: int, wire: str, world: int) -> tuple[tuple[Spelling, int], ...]:
+    """Stores of data. Packs and single elements; on a lossy wire runs, their scales, and the short group's two bytes;
+    of rows kept packs, runs and scales; a gather's packs are bounded, one for each slice."""
+    pack, element = Spelling("global_store_dwordx4"), Spelling(_ELEMENT_STORE[element_bytes])
+    bounded, run, byte = (Spelling(f"buffer_store_{width}") for width in ("dwordx4", "dwordx2", "byte"))
+    short_group = (Spelling("global_store_byte"), 2)
+    if phase == "scatter":
+        return ((run, world), (byte, world), short_group) if wire == "fp8both" else ()
+    if not wire:
+        return (pack, 1), (element, 1)
+    if phase == "gather":
+        return ((bounded, world),) if wire == "fp8row" else ((bounded, world), (element, 1))
+    if wire == "fp8row":
+        return (pack, 1), (Spelling("global_store_dwordx2"), 1), (Spelling("global_store_dword"), 1)
+    return (run, 1), (byte, 1), short_group
+
+
+def sdma_contract(
+    name: str, phase: str, element_bytes: int, threads: int, world: int = 2, wire: str = ""
+) -> KernelContract:
     """A kernel of the copy-engine all-reduce between two ranks or more."""
     common: dict[str, Any] = {
         "waves": threads // 64, "max_vgpr": _BESIDE_GEMM, "max_sgpr": MAX_SGPR, "lds_bytes": 0,
     }  # fmt: skip
-    if phase == "scatter":
+    data = _sdma_data(phase, element_bytes, wire, world)
+    if phase == "gather":
+        return KernelContract(name, **common, releases=0, polls=(), posts=Posts(0), scoped=(_SYSTEM_INV,), stores=data)
+    if not data:  # it only pushes
         return KernelContract(
             name,
             **common,
@@ -223,33 +252,35 @@ def sdma_contract(name: str, phase: str, element_bytes: int, threads: int) -> Ke
             scoped=_counted(*_EXCHANGE_SCOPED),
             stores=_counted(*_EXCHANGE_STORES),
         )
-    results = ((Spelling("global_store_dwordx4"), 1), (Spelling(_ELEMENT_STORE[element_bytes]), 1))
-    acquire = (Spelling("buffer_inv", Policy.SYSTEM), 1)  # what peers' engines wrote
-    if phase == "gather":
-        return KernelContract(name, **common, releases=0, polls=(), posts=Posts(0), scoped=(acquire,), stores=results)
-    arrival, epoch = Spelling("global_atomic_inc", Policy.SC0), Spelling("global_store_dword", Policy.SC1)
+    epoch = ((Spelling("global_store_dword", Policy.SC1), 1),) if phase == "reduce" else ()
+    acquire = (_SYSTEM_INV,) if phase == "reduce" else ()
     return KernelContract(
         name,
         **common,
         releases=1,
-        publishes=(Publish(arrival, release=Policy.SYSTEM), Publish(_SIGNAL, release=Policy.SYSTEM)),
+        publishes=(Publish(_ARRIVAL, release=Policy.SYSTEM), Publish(_SIGNAL, release=Policy.SYSTEM)),
         polls=_FLAG_POLLS,
         posts=Posts(1, Policy.SYSTEM),
-        scoped=_counted(
-            *_EXCHANGE_SCOPED, acquire, (arrival, 1), (epoch, 1),
-            (Spelling("buffer_wbl2", Policy.SYSTEM), 1), (Spelling("buffer_inv", Policy.SC1), 1),
-        ),
-        stores=_counted(*_EXCHANGE_STORES, *results, (epoch, 1)),
-    )  # fmt: skip
+        scoped=_counted(*_EXCHANGE_SCOPED, *_HAND_OVER_SCOPED, *acquire, *epoch),
+        stores=_counted(*_EXCHANGE_STORES, *data, *epoch),
+    )
 
 
-_SDMA_THREADS = {"scatter": 64, "reduce": _DEFAULT_THREADS, "gather": _DEFAULT_THREADS}
-_SDMA_NAME = re.compile(r"^sdma_(scatter|reduce|gather)_w[2-8]_(bf16|fp16|fp32)(?:_t(\d+))?$")
+def _sdma_of(config: Any) -> KernelContract:
+    wire = config.wire.label if config.wire.lossy else ""
+    return sdma_contract(
+        config.kernel_name, config.phase.value, config.dtype.nbytes, config.threads, config.world, wire
+    )
+
+
+_SDMA_NAME = re.compile(r"^sdma_(scatter|reduce|gather)_w([2-8])_(bf16|fp16|fp32)(?:_t(\d+))?(?:_(fp8\w*))?$")
 
 
 def _sdma_named(match: re.Match[str]) -> KernelContract:
-    threads = int(match[3] or _SDMA_THREADS[match[1]])
-    return sdma_contract(match[0], match[1], 4 if match[2] == "fp32" else 2, threads)
+    phase, wire = match[1], match[5] or ""
+    pushes = phase == "scatter" and wire != "fp8both"
+    threads = int(match[4] or (64 if pushes else _DEFAULT_THREADS))
+    return sdma_contract(match[0], phase, 4 if match[3] == "fp32" else 2, threads, int(match[2]), wire)
 
 
 # ---- GEMM ---------------------------------------------------------------------------------------------------------
@@ -306,7 +337,7 @@ _QUANTIZE_NAME = re.compile(r"^quantize_(blockscale|mxfp8)_k\d+$")
 # By the name of a configuration's type: the audit sees ISA only and imports none of them.
 _BY_TYPE: dict[str, Callable[[Any], KernelContract]] = {
     "AllReduceConfig": _all_reduce_of,
-    "SdmaConfig": lambda c: sdma_contract(c.kernel_name, c.phase.value, c.dtype.nbytes, c.threads),
+    "SdmaConfig": _sdma_of,
     "GemmConfig": lambda c: gemm_contract(c.kernel_name, c.recipe.value, c.tile.m, c.tile.n),
     "SmallGemmConfig": lambda c: small_gemm_contract(c.kernel_name, c.rows.value),
     "QuantizeConfig": lambda c: quantize_contract(c.kernel_name, c.recipe.value),

@@ -34,13 +34,26 @@ def sdma_all_reduces() -> Iterator[SdmaConfig]:
                 yield sdma_config(world, dtype, phase)
 
 
-def wire_all_reduces() -> Iterator[AllReduceConfig]:
+def _lossy() -> Iterator[tuple[int, DType, Wire]]:
     """All worlds that send, and all types and formats of a lossy wire."""
     for world in range(2, MAX_WORLD + 1):
         for dtype in (DType.BF16, DType.FP16):
             for wire in Wire:
                 if wire.lossy:
-                    yield AllReduceConfig(world, dtype, Stage.TWO, wire=wire)
+                    yield world, dtype, wire
+
+
+def wire_all_reduces() -> Iterator[AllReduceConfig]:
+    """Load and store with a lossy wire."""
+    for world, dtype, wire in _lossy():
+        yield AllReduceConfig(world, dtype, Stage.TWO, wire=wire)
+
+
+def sdma_wire_all_reduces() -> Iterator[SdmaConfig]:
+    """Copy engines with a lossy wire, all phases."""
+    for world, dtype, wire in _lossy():
+        for phase in SdmaPhase:
+            yield sdma_config(world, dtype, phase, wire)
 
 
 def gemms() -> Iterator[Any]:
@@ -52,7 +65,13 @@ def gemms() -> Iterator[Any]:
         yield QuantizeConfig(recipe, GEMM_K)
 
 
-FAMILIES: tuple[Callable[[], Iterator[Any]], ...] = (all_reduces, wire_all_reduces, sdma_all_reduces, gemms)
+FAMILIES: tuple[Callable[[], Iterator[Any]], ...] = (
+    all_reduces,
+    wire_all_reduces,
+    sdma_all_reduces,
+    sdma_wire_all_reduces,
+    gemms,
+)
 
 
 def shipped_configs() -> list[Any]:

@@ -12,6 +12,8 @@ A put carries a full wire slice, however short the slice is; what a short one la
 Annotations of @fx.struct and @flyc.kernel are read as types, so this file does not postpone their evaluation.
 """
 
+from typing import Any
+
 import flydsl.compiler as flyc
 import flydsl.expr as fx
 
@@ -305,7 +307,7 @@ class _GatherRows(_Rows):
         return [(self.sums_at(rank), self.part * self.runs * rank) for rank in range(self.world)]
 
 
-_PHASES = {
+_PHASES: dict[Wire, dict[SdmaPhase, Any]] = {
     Wire.FP8: {SdmaPhase.SCATTER: _Push, SdmaPhase.REDUCE: _ReduceGroups, SdmaPhase.GATHER: _GatherGroups},
     Wire.FP8_BOTH: {
         SdmaPhase.SCATTER: _QuantiseAndPush,

@@ -20,33 +20,33 @@ from mori_gemm_ar.emulator.adversary import DEFAULT_ADVERSARY, Adversary
 from mori_gemm_ar.emulator.races import RaceDetector
 from mori_gemm_ar.emulator.weak import WeakMemory
 from mori_gemm_ar.errors import CollectiveError, CollectiveMismatch, CollectiveTimeout
-from mori_gemm_ar.layout import DType
+from mori_gemm_ar.layout import DType, Wire
 from mori_gemm_ar.layout.sdma import SdmaConfig, SdmaPhase, sdma_config
 from mori_gemm_ar.proof.pipelines import Codes, ProvedKernel, WrongResult
-from mori_gemm_ar.proof.scenario import TORCH, RecordWatch, compare, data, expected_sum
+from mori_gemm_ar.proof.scenario import COLUMNS, TORCH, RecordWatch, compare, data, expected_sum
 from mori_gemm_ar.runtime import LocalWorld, RankContext
 
 _PACK = 16
 # Most packets wait until nothing else moves.
 LAST_MOMENT = replace(DEFAULT_ADVERSARY, engine=0.6)
-_SMALL = 100  # elements
 _FEW = 3  # ranks, up to which every scenario runs
-_OTHER = 2000
+_SMALL, _OTHER = 2 * COLUMNS, 40 * COLUMNS  # elements
 
 
 @dataclass(frozen=True, slots=True)
 class CopyPipeline:
-    """The all-reduce by copy engines of one world and type. `races`: run it under the race detector."""
+    """The all-reduce by copy engines of one world, type and wire. `races`: run it under the race detector."""
 
     name: str
     world: int
     dtype: DType = DType.BF16
     queues: int = 1
     races: bool = True
+    wire: Wire = Wire.EXACT
 
     def configs(self) -> dict[SdmaPhase, SdmaConfig]:
         """Compile keys of the kernels."""
-        return {phase: sdma_config(self.world, self.dtype, phase) for phase in SdmaPhase}
+        return {phase: sdma_config(self.world, self.dtype, phase, self.wire) for phase in SdmaPhase}
 
     def kernels(self) -> tuple[ProvedKernel, ...]:
         """Scatter, reduce and gather."""
@@ -55,8 +55,10 @@ class CopyPipeline:
     def sizes(self) -> tuple[int, ...]:
         """Elements of the calls: slices of two workgroups, of nine with a ragged tail, of less than one, one pack.
 
-        In a large world the nine are the gather's, and the reduce has three.
+        In a large world the nine are the gather's, and the reduce has three. Rows: of two workgroups, nine, and one.
         """
+        if self.wire.per_row:
+            return tuple(rows * self.world * COLUMNS for rows in (11, 67, 1))
         per_pack, blocks = _PACK // self.dtype.nbytes, 8 if self.world <= _FEW else 2
         return (
             (512 + 9) * self.world * per_pack,
@@ -87,6 +89,7 @@ class CopyPipeline:
             timeout_s=timeout_s,
             dtypes=(TORCH[self.dtype],),
             transport="sdma",
+            wire=self.wire,
             queues=self.queues,
         )
         # After the self-test, which would otherwise catch most mutants before the calls do.
@@ -108,7 +111,7 @@ class CopyPipeline:
         """Back-to-back calls; the caller overwrites its input as soon as a call returns."""
         results = []
         for call, numel in enumerate(sizes or self.sizes(), start=first):
-            x = data(self.dtype, seed, call, rank, numel)
+            x = data(self.dtype, seed, call, rank, numel, self.wire)
             results.append(op(x, torch.full_like(x, float("nan"))))
             x.fill_(float("nan"))
         return results
@@ -117,7 +120,7 @@ class CopyPipeline:
         self, results: list[list[torch.Tensor]], seed: int, first: int, sizes: tuple[int, ...] | None = None
     ) -> None:
         for call, numel in enumerate(sizes or self.sizes(), start=first):
-            expected = expected_sum(self.dtype, self.world, seed, call, numel)
+            expected = expected_sum(self.dtype, self.world, seed, call, numel, self.wire)
             for rank in range(self.world):
                 compare(results[rank][call - first], expected, f"call {call}, rank {rank}")
 
@@ -150,7 +153,8 @@ class CopyPipeline:
             expected = CollectiveMismatch if calls else CollectiveTimeout
             try:
                 if context.rank != odd or calls:
-                    op(data(self.dtype, seed, 0, context.rank, _SMALL if context.rank != odd else _OTHER))
+                    numel = _SMALL if context.rank != odd else _OTHER
+                    op(data(self.dtype, seed, 0, context.rank, numel, self.wire))
                     raise WrongResult(f"rank {context.rank} returned although rank {odd} made another call or none")
                 op.target.synchronize()
             except (CollectiveTimeout, CollectiveMismatch) as error:
@@ -165,4 +169,7 @@ class CopyPipeline:
             self._world(seed, adversary).run(partial(rank_body, calls=calls))
 
 
-COPIES = tuple(CopyPipeline(f"sdma-w{world}", world) for world in (2, 3, 8))
+COPIES = (
+    *(CopyPipeline(f"sdma-w{world}", world) for world in (2, 3, 8)),
+    *(CopyPipeline(f"sdma-{wire.value}-w3", 3, wire=wire) for wire in Wire if wire.lossy),
+)

@@ -12,7 +12,14 @@ from typing import Any
 import pytest
 
 from mori_gemm_ar.audit import AuditReport, audit_kernel, audit_text, contract_named, contract_of, verdict
-from mori_gemm_ar.commands.shipped import FAMILIES, all_reduces, sdma_all_reduces, shipped_configs, wire_all_reduces
+from mori_gemm_ar.commands.shipped import (
+    FAMILIES,
+    all_reduces,
+    sdma_all_reduces,
+    sdma_wire_all_reduces,
+    shipped_configs,
+    wire_all_reduces,
+)
 from mori_gemm_ar.compile.store import default_store
 from mori_gemm_ar.errors import IsaError
 from mori_gemm_ar.isa import Instruction, parse_isa
@@ -41,7 +48,8 @@ def test_the_registry_lists_every_family_once() -> None:
         "AllReduceConfig", "SdmaConfig", "GemmConfig", "SmallGemmConfig", "QuantizeConfig",
     }  # fmt: skip
     assert len(list(wire_all_reduces())) == 7 * 2 * 3
-    assert len(FAMILIES) == 4
+    assert len(list(sdma_wire_all_reduces())) == 7 * 2 * 3 * 3
+    assert len(FAMILIES) == 5
 
 
 @pytest.mark.parametrize("config", ALL, ids=lambda config: config.key)
