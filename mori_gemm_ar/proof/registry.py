@@ -29,9 +29,9 @@ class Family:
     share: tuple[int, ...] = ()
 
 
-_COPY_SEEDS = tuple({2: 110, 3: 70, 8: 20}[pipeline.world] for pipeline in COPIES)
-# Eight ranks run what two and three run, at several times the cost.
-FULL_ONLY = frozenset({"sdma-w8"})
+_COPY_SEEDS = tuple(110 if p.world == 2 else 6 if p.world == 8 else 24 if not p.wire.lossy else 20 for p in COPIES)
+# The kernels for two ranks stand for the others, whose mutants take several times as long.
+FULL_ONLY = frozenset(pipeline.name for pipeline in COPIES if pipeline.world > 2)
 FAMILIES = (
     Family("lsa", ALL_REDUCES, spread=200, each=200),
     Family("sdma", COPIES, spread=200, each=200, share=_COPY_SEEDS),
