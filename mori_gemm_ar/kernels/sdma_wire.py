@@ -166,6 +166,10 @@ class _QuantiseAndPush(_BothLegs):
             stage_tail()
         self.hand_over(fx.Int64(0), fx.Int64(0))
 
+    def exists(self, run, owner):
+        """The tail's group, which another block may store, lies behind the runs of whole groups."""
+        return fx.Uint32(run) + fx.Uint32(self.part) * owner < fx.Uint32(self.packs)
+
     def stage_tail(self):
         at = fx.min(self.tail_start + self.first, self.last)
         value = ElementArray(self.element, self.arguments.src, CALLER_ALIGN).load(at).to(fx.Float32)

@@ -130,9 +130,14 @@ class GroupPartials:
         def store(owner, run, pack):
             values = unpack_run(pack, self.element)
             scale = MxScale(Quads.largest(magnitude(values)))
-            out.store(run, quantise(values, scale), scale.code, self.slice_bytes * owner)
+            there = self.exists(run, owner)
+            out.store(run, quantise(values, scale), scale.code, self.slice_bytes * owner, there)
 
         return store
+
+    def exists(self, run, owner):
+        """Whether an owner's slice has a run; None where it does no harm to store one that it lacks."""
+        return None
 
     def sum_of_slices(self, slices, run):
         """Eight fp32 sums of wire slices in rank order."""

@@ -28,6 +28,7 @@ _INFINITE = 0x7F800000
 _QUIET_NAN = 0x7FC00000
 _LOWEST_SCALE = 1 << 22  # bits of 2^-127
 _NOWHERE = -1  # a byte offset past the end of every buffer
+_NO_RUN = -RUN  # the same for the eight bytes of a run
 
 
 # --- which lanes share a scale ---
@@ -193,9 +194,18 @@ class QuadWriter:
         self.buffer = Buffer(address, nbytes, align=1)
         self.elements = fx.Uint32(elements)
 
-    def store(self, run, words, code, start=0):
-        """Run `run` of the slice at byte `start`, which is wave-uniform; `code` is equal in all lanes of the quad."""
-        self.buffer.store(fx.Vector.from_elements(words), fx.Uint32(run) * RUN, start)
+    def store(self, run, words, code, start=0, there=None):
+        """Run `run` of the slice at byte `start`, which is wave-uniform; `code` is equal in all lanes of the quad.
+
+        there: whether the run exists, equal in the quad too; what does not is not stored.
+        """
+        place = fx.Uint32(run) * RUN
+        if there is not None:
+            place = there.select(fx.Int32(place), fx.Int32(_NO_RUN))
+        self.buffer.store(fx.Vector.from_elements(words), place, start)
         group, inside = fx.Uint32(run) // RUNS, fx.Uint32(run) % RUNS
-        at = (inside == 0).select(fx.Int32(self.elements + group), fx.Int32(_NOWHERE))
+        leads = inside == 0
+        if there is not None:
+            leads = leads & there
+        at = leads.select(fx.Int32(self.elements + group), fx.Int32(_NOWHERE))
         self.buffer.store(fx.Uint8(code).ir_value(), at, start)
