@@ -29,7 +29,7 @@ from mori_gemm_ar.runtime import LocalWorld, RankContext
 _PACK = 16
 # Most packets wait until nothing else moves.
 LAST_MOMENT = replace(DEFAULT_ADVERSARY, engine=0.6)
-_FEW = 3  # ranks, up to which every scenario runs
+_FEW = 3  # ranks, up to which the reduce has nine workgroups
 _SMALL, _OTHER = 2 * COLUMNS, 40 * COLUMNS  # elements
 
 
@@ -70,8 +70,7 @@ class CopyPipeline:
     def exercise(self, seed: int, codes: Codes, adversary: Adversary | None = LAST_MOMENT) -> None:
         """Run the scenarios; see `Pipeline`."""
         self._calls(seed, codes, adversary)
-        if self.world <= _FEW:  # each queue is shared by two ops, whatever the world
-            self._shared_queues(seed, codes, adversary)
+        self._shared_queues(seed, codes, adversary)
         self._failures(seed, codes, adversary)
 
     # ---- worlds and ops --------------------------------------------------------------------------------------
