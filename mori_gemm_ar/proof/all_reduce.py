@@ -9,7 +9,6 @@ that the failure path runs too.
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,10 +19,9 @@ from mori_gemm_ar.emulator import Node
 from mori_gemm_ar.emulator.adversary import DEFAULT_ADVERSARY, Adversary
 from mori_gemm_ar.emulator.races import RaceDetector
 from mori_gemm_ar.emulator.weak import WeakMemory
-from mori_gemm_ar.errors import CollectiveError, CollectiveMismatch, CollectiveTimeout
 from mori_gemm_ar.layout import AllReduceConfig, DType, Stage, Wire
-from mori_gemm_ar.proof.pipelines import Codes, ProvedKernel, WrongResult
-from mori_gemm_ar.proof.scenario import COLUMNS, TORCH, RecordWatch, compare, data, expected_sum
+from mori_gemm_ar.proof.pipelines import Codes, ProvedKernel
+from mori_gemm_ar.proof.scenario import COLUMNS, TORCH, compare, data, expected_sum, odd_one_out
 from mori_gemm_ar.runtime import LocalWorld, RankContext
 
 KERNEL = "all-reduce"
@@ -105,29 +103,18 @@ class AllReducePipeline:
                 compare(results[rank][call], expected, f"call {call}, rank {rank}")
 
     def _failures(self, seed: int, codes: Codes, adversary: Adversary | None) -> None:
-        """The last rank stays away, then makes another call: the others name it, in a record complete for the host."""
-        odd = self.config.world - 1
+        """The last rank stays away, then makes another call."""
 
-        def rank_body(context: RankContext, *, calls: bool) -> None:
-            op = self._op(context, codes, timeout_s=0.01)
-            watch = RecordWatch(context, op)
-            expected = CollectiveMismatch if calls else CollectiveTimeout
-            try:
-                if context.rank != odd or calls:
-                    numel = COLUMNS * (2 if context.rank != odd else 40)
-                    op(data(self.config.dtype, seed, 0, context.rank, numel, self.config.wire))
-                    raise WrongResult(f"rank {context.rank} returned although rank {odd} made another call or none")
-                op.target.synchronize()
-            except (CollectiveTimeout, CollectiveMismatch) as error:
-                if context.rank != odd:
-                    watch.require(error, expected, odd)
-            finally:
-                watch.stop()
-                with contextlib.suppress(CollectiveError):
-                    op.close()
+        def values(rank: int, other: bool) -> torch.Tensor:
+            numel = COLUMNS * (40 if other else 2)
+            return data(self.config.dtype, seed, 0, rank, numel, self.config.wire)
 
-        for calls in (False, True):
-            self._world(seed, adversary).run(partial(rank_body, calls=calls))
+        odd_one_out(
+            partial(self._world, seed, adversary),
+            partial(self._op, codes=codes, timeout_s=0.01),
+            values,
+            self.world - 1,
+        )
 
 
 def wire_pipeline(wire: Wire, world: int) -> AllReducePipeline:

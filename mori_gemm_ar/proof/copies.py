@@ -8,7 +8,6 @@ the same time; in the last ones a rank stays away or makes another call.
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -19,11 +18,10 @@ from mori_gemm_ar.emulator import EngineSettings, Node
 from mori_gemm_ar.emulator.adversary import DEFAULT_ADVERSARY, Adversary
 from mori_gemm_ar.emulator.races import RaceDetector
 from mori_gemm_ar.emulator.weak import WeakMemory
-from mori_gemm_ar.errors import CollectiveError, CollectiveMismatch, CollectiveTimeout
 from mori_gemm_ar.layout import DType, Wire
 from mori_gemm_ar.layout.sdma import SdmaConfig, SdmaPhase, sdma_config
-from mori_gemm_ar.proof.pipelines import Codes, ProvedKernel, WrongResult
-from mori_gemm_ar.proof.scenario import COLUMNS, TORCH, RecordWatch, compare, data, expected_sum
+from mori_gemm_ar.proof.pipelines import Codes, ProvedKernel
+from mori_gemm_ar.proof.scenario import COLUMNS, TORCH, compare, data, expected_sum, odd_one_out
 from mori_gemm_ar.runtime import LocalWorld, RankContext
 
 _PACK = 16
@@ -143,29 +141,17 @@ class CopyPipeline:
             self._check([rank[number] for rank in results], seed, first, sizes)
 
     def _failures(self, seed: int, codes: Codes, adversary: Adversary | None) -> None:
-        """The last rank stays away, then makes another call: the others name it, in a record complete for the host."""
-        odd = self.world - 1
+        """The last rank stays away, then makes another call."""
 
-        def rank_body(context: RankContext, *, calls: bool) -> None:
-            op = self._op(context, codes, timeout_s=0.01)
-            watch = RecordWatch(context, op)
-            expected = CollectiveMismatch if calls else CollectiveTimeout
-            try:
-                if context.rank != odd or calls:
-                    numel = _SMALL if context.rank != odd else _OTHER
-                    op(data(self.dtype, seed, 0, context.rank, numel, self.wire))
-                    raise WrongResult(f"rank {context.rank} returned although rank {odd} made another call or none")
-                op.target.synchronize()
-            except (CollectiveTimeout, CollectiveMismatch) as error:
-                if context.rank != odd:
-                    watch.require(error, expected, odd)
-            finally:
-                watch.stop()
-                with contextlib.suppress(CollectiveError):
-                    op.close()
+        def values(rank: int, other: bool) -> torch.Tensor:
+            return data(self.dtype, seed, 0, rank, _OTHER if other else _SMALL, self.wire)
 
-        for calls in (False, True):
-            self._world(seed, adversary).run(partial(rank_body, calls=calls))
+        odd_one_out(
+            partial(self._world, seed, adversary),
+            partial(self._op, codes=codes, timeout_s=0.01),
+            values,
+            self.world - 1,
+        )
 
 
 COPIES = (

@@ -4,15 +4,19 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
+from functools import partial
+
 import torch
 
 from mori_gemm_ar.ar import AllReduceOp
 from mori_gemm_ar.ar.wire import sum_through
-from mori_gemm_ar.errors import CollectiveError
+from mori_gemm_ar.errors import CollectiveError, CollectiveMismatch, CollectiveTimeout
 from mori_gemm_ar.layout import DType, Wire
 from mori_gemm_ar.layout.allreduce import ERROR_WORDS, ErrorStatus, ErrorWord
 from mori_gemm_ar.proof.pipelines import WrongResult
-from mori_gemm_ar.runtime import RankContext
+from mori_gemm_ar.runtime import LocalWorld, RankContext
 
 TORCH = {DType.BF16: torch.bfloat16, DType.FP16: torch.float16, DType.FP32: torch.float32}
 
@@ -75,3 +79,35 @@ class RecordWatch:
     def stop(self) -> None:
         """Stop looking."""
         self._context.node.watchers.remove(self._look)
+
+
+def odd_one_out(
+    world: Callable[[], LocalWorld],
+    make: Callable[[RankContext], AllReduceOp],
+    values: Callable[[int, bool], torch.Tensor],
+    odd: int,
+) -> None:
+    """A rank stays away, then makes another call: the others name it, in a record complete for the host.
+
+    values(rank, other): what a rank calls with; `other`: of another size than the rest.
+    """
+
+    def rank_body(context: RankContext, *, calls: bool) -> None:
+        op = make(context)
+        watch = RecordWatch(context, op)
+        expected = CollectiveMismatch if calls else CollectiveTimeout
+        try:
+            if context.rank != odd or calls:
+                op(values(context.rank, context.rank == odd))
+                raise WrongResult(f"rank {context.rank} returned although rank {odd} made another call or none")
+            op.target.synchronize()
+        except (CollectiveTimeout, CollectiveMismatch) as error:
+            if context.rank != odd:
+                watch.require(error, expected, odd)
+        finally:
+            watch.stop()
+            with contextlib.suppress(CollectiveError):
+                op.close()
+
+    for calls in (False, True):
+        world().run(partial(rank_body, calls=calls))
