@@ -239,6 +239,7 @@ GOLDEN = {
         "s_waitcnt vmcnt(0)",
         "buffer_inv sc1",
     ],
+    "count_agent": ["global_atomic_inc {v} sc0"],
     "claim_agent": ["global_atomic_cmpswap {v} sc0"],
     "realtime": ["s_memrealtime {v}"],
     "uniform": ["v_readfirstlane_b32 {v}"],
@@ -247,6 +248,7 @@ ARGUMENTS = {
     "load": lambda a: (a,),
     "store": lambda a: (a, 7),
     "arrive": lambda a: (a, 7),
+    "count": lambda a: (a, 7),
     "claim": lambda a: (a, 0, 1),
     "uniform": lambda a: (fx.thread_idx.x,),
 }
@@ -281,6 +283,7 @@ def test_every_library_function_is_covered() -> None:
     assert defined == set(GOLDEN) - {"uniform"} | {
         "uniform_u32",
         "wait_epoch",  # in every all-reduce kernel
+        "any_u32",  # in every kernel that drives copy engines; no access to memory
         "load_scalar_f32",  # in every block-scaled GEMM
         "pin_u32",  # these emit nothing
         "pin_uniform_u32",
