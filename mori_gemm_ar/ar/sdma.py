@@ -8,9 +8,12 @@ from collections.abc import Iterable, Iterator
 
 from mori_gemm_ar.ar.call import Call, Codes, OpWindow, launch
 from mori_gemm_ar.errors import ConfigError
-from mori_gemm_ar.layout import MI355X, DType, Stage, Wire, WireSplit, call_tag
+from mori_gemm_ar.layout import MI355X, WAVE_LANES, DType, LaunchGeometry, Stage, Wire, WireSplit, call_tag
 from mori_gemm_ar.layout.sdma import ByteSlices, SdmaConfig, SdmaPhase, sdma_config, sdma_geometry
+from mori_gemm_ar.layout.wire_terms import RUN
 from mori_gemm_ar.runtime import CopyQueues, Pipeline
+
+_NO_WAVE = 2**32 - 1
 
 
 def sdma_configs(world: int, dtypes: Iterable[DType], wire: Wire = Wire.EXACT) -> Iterator[SdmaConfig]:
@@ -25,7 +28,7 @@ def sdma_pipeline(window: OpWindow, codes: Codes, call: Call) -> Pipeline:
     if window.queues is None:
         raise ConfigError("transport=SDMA must have copy engines; create the op with transport='sdma'")
     problem, wire = call.problem, call.wire
-    arguments = _wire_arguments if wire.lossy else _exact_arguments
+    exact = () if wire.lossy else _exact_arguments(window, window.queues, call)
     launches = []
     for phase in SdmaPhase:
         config = sdma_config(problem.world, problem.dtype, phase, wire)
@@ -37,7 +40,7 @@ def sdma_pipeline(window: OpWindow, codes: Codes, call: Call) -> Pipeline:
             geometry.blocks,
             call.source,
             call.destination,
-            *arguments(window, window.queues, call),
+            *(_wire_arguments(window, window.queues, call, phase, geometry) if wire.lossy else exact),
             call.budget,
             window.error.address,
         )
@@ -66,16 +69,22 @@ def _exact_arguments(window: OpWindow, queues: CopyQueues, call: Call) -> tuple[
     )
 
 
-def _wire_arguments(window: OpWindow, queues: CopyQueues, call: Call) -> tuple[int, ...]:
+def _wire_arguments(
+    window: OpWindow, queues: CopyQueues, call: Call, phase: SdmaPhase, geometry: LaunchGeometry
+) -> tuple[int, ...]:
     problem, wire, columns = call.problem, call.wire, call.columns
     split = WireSplit(problem.world, problem.numel, wire, columns)
     # The short group follows the whole ones.
     whole = problem.numel // split.unit * split.unit
+    owner, before = divmod(whole, split.part) if split.part else (0, 0)
+    waves = geometry.blocks * geometry.threads // WAVE_LANES
+    quantises = whole < problem.numel and (phase is SdmaPhase.SCATTER or window.rank == owner)
     return (
         problem.numel,
         split.part,
         split.slice_layout.nbytes,
-        whole // split.part if split.part else 0,
+        owner,
+        before // RUN // WAVE_LANES % waves if quantises else _NO_WAVE,
         problem.numel // columns if columns else 0,
         columns or 0,
         call_tag(problem.numel, problem.dtype, Stage.TWO, wire, columns),

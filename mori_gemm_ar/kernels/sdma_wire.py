@@ -25,7 +25,7 @@ from mori_gemm_ar.kernels.device.wire import MxScale, widen_one
 from mori_gemm_ar.kernels.kernel import DeviceKernel
 from mori_gemm_ar.kernels.sdma import SdmaCall
 from mori_gemm_ar.kernels.wire_work import GroupPartials, GroupWork, RowWork, late, store_group
-from mori_gemm_ar.layout import Phase, Wire
+from mori_gemm_ar.layout import WAVE_LANES, Phase, Wire
 from mori_gemm_ar.layout.sdma import SdmaConfig, SdmaPhase
 from mori_gemm_ar.layout.wire_terms import GROUP, RUN, RUNS
 
@@ -46,6 +46,7 @@ class SdmaWireArguments:
     part: fx.Uint32  # elements of a full slice
     slice_bytes: fx.Uint32  # of a full wire slice
     tail_owner: fx.Uint32  # rank whose slice has the last group, where that is short
+    tail_wave: fx.Uint32  # wave of the grid that quantises that group, if one does: the one whose runs it follows
     rows: fx.Uint32  # a scale for each row: how many, and their elements
     columns: fx.Uint32
     tag: fx.Uint32  # equal on all ranks of a call
@@ -98,29 +99,30 @@ class _Groups(GroupWork, _Call):
         self.tail = fx.Int32(numel % GROUP)
         self.tail_start = self.packs * RUN
         self.last = fx.Int32(numel) - 1
+        self.lane = fx.Int32(fx.Uint32(self.tid) % WAVE_LANES)
         self.elements, self.groups = part, part // GROUP
         self.part = fx.Int32(part // RUN)
         # Of the tail in the slice to which it belongs.
         self.tail_group = (numel - part * fx.Uint32(self.arguments.tail_owner)) // GROUP
 
-    def has_tail(self, first):
-        """Whether this thread has an element of the tail."""
-        return first < self.tail
-
     def shares_tail(self):
-        """Whether this thread is one of the 32 that quantise the tail."""
-        return self.first < (self.tail > 0).select(fx.Int32(GROUP), fx.Int32(0))
+        """Whether this thread is one of the 32 that quantise the tail.
+
+        They are of the wave that stores the scales before the tail's, so no word of memory has two writers.
+        """
+        wave = library.uniform(fx.Uint32(self.first) // WAVE_LANES)
+        return (wave == self.arguments.tail_wave) & (self.lane < GROUP)
 
     def in_tail(self, value):
         """The value, or zero for an element that the tail lacks."""
-        return self.has_tail(self.first).select(value, fx.Float32(0.0))
+        return (self.lane < self.tail).select(value, fx.Float32(0.0))
 
     def tail_place(self):
-        """Of this thread's element in the slice that has the tail."""
-        return fx.Int32(self.tail_group * GROUP) + self.first
+        """Of this lane's element in the slice that has the tail."""
+        return fx.Int32(self.tail_group * GROUP) + self.lane
 
     def load_widened(self, array):
-        """This thread's element of the tail in fp32, out of the wire slice that has it."""
+        """This lane's element of the tail in fp32, out of the wire slice that has it."""
         byte = fx.Uint32(array.bytes.load(self.tail_place()))
         return widen_one(byte, MxScale.value(array.load_scale(self.tail_group)))
 
@@ -167,11 +169,11 @@ class _QuantiseAndPush(_BothLegs):
         self.hand_over(fx.Int64(0), fx.Int64(0))
 
     def exists(self, run, owner):
-        """The tail's group, which another block may store, lies behind the runs of whole groups."""
+        """The tail's group, which is stored by itself, lies behind the runs of whole groups."""
         return fx.Uint32(run) + fx.Uint32(self.part) * owner < fx.Uint32(self.packs)
 
     def stage_tail(self):
-        at = fx.min(self.tail_start + self.first, self.last)
+        at = fx.min(self.tail_start + self.lane, self.last)
         value = ElementArray(self.element, self.arguments.src, CALLER_ALIGN).load(at).to(fx.Float32)
         out = self.slice_at(self.partials_at(self.arguments.tail_owner))
         store_group(out, self.tail_place(), self.tail_group, self.in_tail(value))
@@ -196,7 +198,7 @@ class _ReduceGroups(_Groups):
         start = self.part * fx.Int32(rank)
         for run in range(self.first, fx.min(self.part, self.packs - start), self.jump):
             quantise_into(run, load_sum(run))
-        if self.shares_tail() & (fx.Uint32(self.arguments.tail_owner) == rank):
+        if self.shares_tail():
             store_tail()
         self.hand_over_sums()
 
@@ -210,7 +212,7 @@ class _ReduceGroups(_Groups):
         return lambda run: self.sum_of_runs(inputs, run)
 
     def tail_sum(self):
-        """fp32 sum of this thread's element of the tail."""
+        """fp32 sum of this lane's element of the tail."""
         most = fx.Int32(self.tail_group * GROUP) + self.tail - 1
         at = fx.min(self.tail_place(), most)
         arrays = [ElementArray(self.element, address, CALLER_ALIGN) for address in self.addresses()]
@@ -250,7 +252,7 @@ class _GatherGroups(_Groups):
         store = ElementArray(self.element, self.arguments.dst, CALLER_ALIGN).store
         load_widened, tail = self.load_widened, self.slice_at(self.sums_at(self.arguments.tail_owner))
         element, at = self.element, self.tail_start + self.first
-        if self.has_tail(self.first):
+        if self.first < self.tail:
             store(at, load_widened(tail).to(element))
 
     def stations(self):
