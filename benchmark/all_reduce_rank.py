@@ -154,7 +154,9 @@ def _resolution(world: World, op: AllReduceOp, case: Case, plan: CallPlan) -> di
     from mori_gemm_ar.runtime import ProcessWorld
 
     config, engines = plan.config, plan.transport is Transport.SDMA
-    kernels = [sdma_config(world.size, case.dtype, phase).key for phase in SdmaPhase] if engines else [config.key]
+    kernels = (
+        [sdma_config(world.size, case.dtype, phase, op.wire).key for phase in SdmaPhase] if engines else [config.key]
+    )
     return {
         "device": op.target.name,
         "ranks": "processes" if isinstance(world, ProcessWorld) else "threads",

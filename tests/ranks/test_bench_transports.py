@@ -4,12 +4,12 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import pytest
 import torch
 
+from benchmark import all_reduce_rank
 from benchmark.all_reduce_cases import Case, data, reference, rounding_limit, wire_gate
 from mori_gemm_ar.ar import AllReduceOp
 from mori_gemm_ar.ar.wire_format import dequantize_wire, quantize_wire
@@ -67,74 +67,67 @@ def test_digests_tell_seeds_apart_and_repeat() -> None:
 
 
 class Wires:
-    """An op with a lossy wire for a library whose `create` has none: what `quantize_wire` and its inverse say.
+    """An exact op in place of a lossy one, which loses `legs` times what the format loses; 0: it is not in force."""
 
-    `legs`: how often the wire's error is made; 0 is a wire that is not in force.
-    """
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, legs: int = 1) -> None:
-        self.legs, self.plain, self.make, plan = legs, AllReduceOp.__call__, AllReduceOp.create, AllReduceOp.plan
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, wire: Wire, legs: int) -> None:
+        self.wire, self.legs, self.plain, self.make = wire, legs, AllReduceOp.__call__, AllReduceOp.create
         monkeypatch.setattr(AllReduceOp, "__call__", lambda op, x, out=None: self.call(op, x, out))
         monkeypatch.setattr(AllReduceOp, "create", self.create)
-        monkeypatch.setattr(AllReduceOp, "plan", lambda op, *shape, columns=None, **place: plan(op, *shape, **place))
+        monkeypatch.setattr(all_reduce_rank, "_wire", lambda op: wire)
 
-    def create(self, world: Any, max_bytes: int, *, wire: str = "exact", **options: Any) -> AllReduceOp:
-        op = self.make(world, max_bytes, **options)
-        op.wire = Wire.parse(wire) if world.size > 1 else Wire.EXACT  # type: ignore[attr-defined]
-        return op
+    def create(self, world: Any, max_bytes: int, *, wire: str, **options: Any) -> AllReduceOp:
+        assert wire == self.wire.value
+        return self.make(world, max_bytes, **options)
 
     def call(self, op: AllReduceOp, x: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
-        wire = op.wire  # type: ignore[attr-defined]
-        if wire.both and self.legs:
-            x = through(x, wire)
+        if self.wire.both and self.legs:
+            x = through(x, self.wire)
         result = self.plain(op, x, out)
-        if wire.lossy:
-            result += self.legs * (through(result, wire) - result)
-        return result
+        return result.add_(self.legs * (through(result, self.wire) - result))
 
 
 def through(x: torch.Tensor, wire: Wire) -> torch.Tensor:
     return dequantize_wire(quantize_wire(x, wire), x.shape, x.dtype, wire)
 
 
-def with_wire(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library's own wires, where it has them."""
-    if "wire" not in inspect.signature(AllReduceOp.create).parameters:
-        Wires(monkeypatch)
-
-
 @pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("backend", ["lsa", "sdma"])
 @pytest.mark.parametrize("wire", LOSSY)
-def test_lossy_wires(monkeypatch: pytest.MonkeyPatch, wire: Wire, ranks: int) -> None:
-    with_wire(monkeypatch)
-    row = row_of("--local-world", ranks, *MANY, "--backend", "lsa", "--wire", wire.value, *QUICK)
+def test_lossy_wires(wire: Wire, backend: str, ranks: int) -> None:
+    row = row_of("--local-world", ranks, *MANY, "--backend", backend, "--wire", wire.value, *QUICK)
     least, largest = (3.0e-2, 4.2e-2) if wire.both else (2.0e-2, 2.8e-2)
     assert least <= row["rel_l2"] <= largest
     assert row["bitwise_equal_across_ranks"] is True
     assert row["requested"]["wire"] == row["resolved"]["wire"] == wire.value
+    assert row["resolved"]["backend"] == backend
+    if backend == "sdma":
+        assert row["resolved"]["kernels"] == [f"{name.format(ranks)}_{wire.label}" for name in SDMA]
 
 
-def test_a_wire_in_a_world_of_one_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    with_wire(monkeypatch)
+@pytest.mark.parametrize("wire", LOSSY)
+def test_both_transports_lose_the_same_bits(wire: Wire) -> None:
+    options = ("--local-world", 4, "--m", 9, "--n", 528, "--wire", wire.value, *QUICK)
+    rows = [row_of(*options, "--backend", backend) for backend in ("lsa", "sdma")]
+    assert rows[0]["digest"] == rows[1]["digest"] is not None
+
+
+def test_a_wire_in_a_world_of_one_is_exact() -> None:
     row = row_of("--local-world", 1, *MANY, "--backend", "lsa", "--wire", "fp8", *QUICK)
     assert (row["requested"]["wire"], row["resolved"]["wire"], row["rel_l2"]) == ("fp8", "exact", 0.0)
 
 
-def test_few_elements_have_no_lower_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    with_wire(monkeypatch)
-    for seed in range(5):
-        options = ("--local-world", 2, "--m", 1, "--n", 16, "--backend", "lsa", "--seed", seed, *QUICK)
+@pytest.mark.parametrize("backend", ["lsa", "sdma"])
+def test_few_elements_have_no_lower_bound(backend: str) -> None:
+    for seed in range(3):
+        options = ("--local-world", 2, "--m", 1, "--n", 16, "--backend", backend, "--seed", seed, *QUICK)
         assert row_of(*options, "--wire", "fp8-both")["validated"] is True
 
 
-@pytest.mark.skipif(
-    "wire" in inspect.signature(AllReduceOp.create).parameters, reason="stands in for a library without wires"
-)
 @pytest.mark.parametrize("legs", [0, 3])
 @pytest.mark.parametrize("wire", LOSSY)
 def test_gates_notice_both_ways(monkeypatch: pytest.MonkeyPatch, wire: Wire, legs: int) -> None:
     """Controls: a wire that is not in force, and one that loses more than its format."""
-    Wires(monkeypatch, legs)
+    Wires(monkeypatch, wire, legs)
     code, stdout, _ = invoke("--local-world", 2, *MANY, "--backend", "lsa", "--wire", wire.value, *QUICK)
     row = strict(stdout)
     assert (code, row["validated"], row["emulated_wall_s"], row["digest"]) == (1, False, None, None)
