@@ -14,8 +14,10 @@ from mori_gemm_ar.layout.rules import (
     reason_not_numel,
     reason_not_world,
 )
-from mori_gemm_ar.layout.terms import MAX_NUMEL, Gather, Stage
+from mori_gemm_ar.layout.terms import MAX_NUMEL, U32, Gather, Stage, ceil_div
 from mori_gemm_ar.layout.wire_terms import ROW_UNIT, Wire
+
+_ELEMENT_BYTES = 2  # of every type that a lossy wire carries
 
 
 def reason_not_wire(wire: object) -> str | None:
@@ -76,7 +78,17 @@ def reason_not_columns(wire: Wire, numel: int, columns: Any) -> str | None:
 def reason_not_split(world: object, numel: Any, wire: Any, columns: object) -> str | None:
     """The fields of WireSplit."""
     reason = reason_not_world(world) or reason_not_numel(numel) or reason_not_lossy(wire)
-    return reason or reason_not_columns(wire, numel, columns)
+    return reason or reason_not_columns(wire, numel, columns) or reason_not_row_slices(world, numel, columns)
+
+
+def reason_not_row_slices(world: Any, numel: int, columns: Any) -> str | None:
+    """Slices of rows, all taken as full: kernels add 32-bit offsets up to the end of the last one."""
+    if columns is None:
+        return None
+    elements = ceil_div(ceil_div(numel, columns), world) * columns * world
+    if elements <= U32 // _ELEMENT_BYTES:
+        return None
+    return f"columns={columns} must be shorter: {world} slices of whole rows would pass 4 GiB; use wire='fp8'"
 
 
 def reason_not_wire_slice(wire: Any, elements: Any, columns: object) -> str | None:

@@ -96,6 +96,15 @@ def test_a_config_checks_itself(values: tuple[object, ...], text: str) -> None:
         SdmaConfig(*values)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("world", "columns"), [(8, 2**28 + 16), (5, 2**29), (3, 2**30)])
+def test_rows_too_long_for_32_bit_offsets_are_refused(world: int, columns: int) -> None:
+    """One row: the other ranks' empty slices would lie past 4 GiB, and wrap round onto it."""
+    with pytest.raises(ConfigError, match=f"columns={columns} must be shorter"):
+        WireSplit(world, columns, Wire.FP8_ROW, columns)
+    WireSplit(2, 2**29, Wire.FP8_ROW, 2**29)
+    WireSplit(8, 2**28, Wire.FP8_ROW, 2**28)
+
+
 @given(worlds, wires, st.integers(0, 2**24))
 def test_grids_fit_the_machine(world: int, wire: Wire, units: int) -> None:
     columns = 48 if wire.per_row else None
