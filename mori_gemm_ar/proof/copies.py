@@ -122,8 +122,12 @@ class CopyPipeline:
                 compare(results[rank][call - first], expected, f"call {call}, rank {rank}")
 
     def _shared_queues(self, seed: int, codes: Codes, adversary: Adversary | None) -> None:
-        """Two ops of each rank put to the same queues, from two threads; short calls, so that their puts meet."""
-        sizes = self.sizes()[2:] * 2
+        """Two ops of each rank put to the same queues, from two threads; short calls, so that their puts meet.
+
+        No host waits for an idle GPU between the calls, and bytes change owners from call to call.
+        """
+        short = self.sizes()[2]
+        sizes = (short, short // COLUMNS * COLUMNS * 3) * 2
 
         def rank_body(context: RankContext) -> list[list[torch.Tensor]]:
             with self._op(context, codes, timeout_s=1.0) as first, self._op(context, codes, timeout_s=1.0) as second:
