@@ -29,9 +29,11 @@ class Family:
     share: tuple[int, ...] = ()
 
 
-_COPY_SEEDS = tuple(110 if p.world == 2 else 6 if p.world == 8 else 24 if not p.wire.lossy else 20 for p in COPIES)
-# The kernels for two ranks stand for the others, whose mutants take several times as long.
-FULL_ONLY = frozenset(pipeline.name for pipeline in COPIES if pipeline.world > 2)
+_COPY_SEEDS = tuple(164 if p.world == 2 else 3 if p.world == 8 else 12 if not p.wire.lossy else 7 for p in COPIES)
+# Smaller worlds stand for the others, whose mutants take several times as long, and exact wires for lossy ones.
+FULL_ONLY = frozenset(
+    [p.name for p in COPIES if p.world > 2] + [p.name for p in ALL_REDUCES if p.world > 4 or p.config.wire.lossy]
+)
 FAMILIES = (
     Family("lsa", ALL_REDUCES, spread=200, each=200),
     Family("sdma", COPIES, spread=200, each=200, share=_COPY_SEEDS),
