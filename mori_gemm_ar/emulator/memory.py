@@ -126,8 +126,8 @@ class FunctionalMemory(EngineMemory):
     def begin_workgroup(self, pool: Pool, waves: slice, dispatch: Dispatch, number: int) -> None:
         """A workgroup is placed."""
 
-    def end_workgroup(self, pool: Pool, waves: slice) -> None:
-        """All waves of a workgroup have ended, and others will take their places."""
+    def leave_places(self, pool: Pool, waves: slice) -> None:
+        """Another workgroup takes the places of these waves, which have ended."""
 
     def end_dispatch(self, dispatch: Dispatch) -> None:
         """A kernel has ended."""

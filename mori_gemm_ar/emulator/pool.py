@@ -73,6 +73,7 @@ class Pool:
         workgroup = dispatch.workgroup(number)
         self.slot[index] = Slot(dispatch, workgroup, number)
         waves = slice(index * self.waves_per_group, (index + 1) * self.waves_per_group)
+        self.memory.leave_places(self, waves)
         self.status[waves] = READY
         self.pc[waves] = 0
         self.yielded[waves] = False
@@ -89,7 +90,6 @@ class Pool:
             if (self.status[members] == DONE).all():
                 slot = self.slot[index]
                 assert slot is not None
-                self.memory.end_workgroup(self, members)
                 self.node.races.end_workgroup(self, index)
                 self.status[members] = FREE
                 self.slot[index] = None

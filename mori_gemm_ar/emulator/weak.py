@@ -80,8 +80,8 @@ class WeakMemory(WeakEngineMemory, FunctionalMemory):
         pool.wave_cache[waves] = cache
         self.held.track(pool)
 
-    def end_workgroup(self, pool: Pool, waves: slice) -> None:
-        """What it has not waited for lands in its own cache, before its waves' places belong to others."""
+    def leave_places(self, pool: Pool, waves: slice) -> None:
+        """What the ended workgroup has not waited for lands in its own cache, before the places belong to another."""
         self.held.land_all_of(pool, waves)
 
     def begin_dispatch(self, dispatch: Dispatch) -> None:
