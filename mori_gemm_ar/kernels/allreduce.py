@@ -54,6 +54,12 @@ def sum_in_order(values, element):
     return total.to(element)
 
 
+def sum_of_packs(arrays, pack, element):
+    """The pack of sums, as words, of the same pack of each array, in the order given."""
+    loaded = [array.load(pack).bitcast(element) for array in arrays]
+    return sum_in_order(loaded, element).bitcast(fx.Int32)
+
+
 class Call:
     """What all phases share: sizes, this thread's place, and the ragged tail."""
 
@@ -142,8 +148,7 @@ class Staged(Call):
             self.copy_tail(self.caller_elements(self.arguments.src), self.window_elements(self.own_input))
 
     def sum_packs(self, arrays, pack):
-        loaded = [array.load(pack).bitcast(self.element) for array in arrays]
-        return sum_in_order(loaded, self.element).bitcast(fx.Int32)
+        return sum_of_packs(arrays, pack, self.element)
 
     def sum_tail(self, addresses, first):
         at = self.tail_start + first

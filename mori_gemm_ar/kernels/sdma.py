@@ -18,7 +18,7 @@ import flydsl.compiler as flyc
 import flydsl.expr as fx
 
 from mori_gemm_ar.errors import ConfigError
-from mori_gemm_ar.kernels.allreduce import ELEMENTS, sum_in_order
+from mori_gemm_ar.kernels.allreduce import CALLER_ALIGN, ELEMENTS, sum_in_order, sum_of_packs
 from mori_gemm_ar.kernels.device import library
 from mori_gemm_ar.kernels.device.exchange import Exchange
 from mori_gemm_ar.kernels.device.memory import ElementArray, PackArray
@@ -26,8 +26,6 @@ from mori_gemm_ar.kernels.device.windows import Windows
 from mori_gemm_ar.kernels.kernel import DeviceKernel
 from mori_gemm_ar.layout import CONTROL, PACK_BYTES, WAVE_LANES, Phase
 from mori_gemm_ar.layout.sdma import SdmaConfig, SdmaPhase
-
-_CALLER_ALIGN = 2  # src and dst may be views that start at any element
 
 
 @fx.struct
@@ -107,12 +105,31 @@ class SdmaCall:
         if (library.uniform(before) == last) & self.works():
             self.push(start, nbytes)
 
-    def push_sums(self, start, nbytes):
+    def push(self, start, nbytes):
         """Put the own sums to all peers, into the same place of `reduced`, and meet them: the call is over."""
         exchange = Exchange(self.windows, self.tid, self.arguments, Phase.GATHER)
         source = self.own_reduced + start
         target = self.windows.of(exchange.peer) + self.arguments.reduced + start
         exchange.publish_if(exchange.run(source, target, nbytes))
+
+    def put_slices(self, source, nbytes):
+        """Put to every peer what source(peer) and nbytes(peer) say, into its slot for this rank, and meet all ranks."""
+        exchange = Exchange(self.windows, self.tid, self.arguments, Phase.SCATTER)
+        slot = self.arguments.landing + self.arguments.slot * fx.Int64(fx.Uint32(self.arguments.rank))
+        peer = exchange.peer
+        exchange.run(source(peer), self.windows.of(peer) + slot, nbytes(peer))
+
+    def sum_packs(self, arrays, pack):
+        return sum_of_packs(arrays, pack, self.element)
+
+
+class PushSlices:
+    """Scatter by one wave of the caller's own memory. Part of a kernel's class, which has slices of bytes."""
+
+    @flyc.jit
+    def run(self):
+        if self.works():
+            self.put_slices(self.slice_source, self.source_bytes)
 
 
 class _Call(SdmaCall):
@@ -126,30 +143,27 @@ class _Call(SdmaCall):
         """First byte of a rank's slice."""
         return fx.min(self.arguments.part * fx.Int64(rank), self.packed)
 
-    def slice_bytes(self, rank):
+    def slice_source(self, rank):
+        """Address of a rank's slice of the input."""
+        return self.arguments.src + self.slice_start(rank)
+
+    def source_bytes(self, rank):
         """Bytes of a rank's slice; the last one takes what follows the whole packs."""
         end = fx.min(self.arguments.part * fx.Int64(fx.Uint32(rank) + 1), self.packed)
         last = fx.Uint32(rank) == self.world - 1
         return last.select(self.arguments.total, end) - self.slice_start(rank)
 
-    def tail_elements(self):
-        """Elements after the last whole pack."""
-        return fx.Int32(self.arguments.total - self.packed) // (self.element.width // 8)
+    def count(self, nbytes):
+        """Elements in less than a pack of bytes."""
+        return fx.Int32(nbytes) // (self.element.width // 8)
+
+    def behind(self, packs):
+        """This thread's element behind that many packs."""
+        return packs * (PACK_BYTES * 8 // self.element.width) + self.first
 
 
-class _Scatter(_Call):
+class _Scatter(PushSlices, _Call):
     """One wave: put every peer's slice into its slot for this rank, and meet all ranks."""
-
-    @flyc.jit
-    def run(self):
-        if self.works():
-            self.push()
-
-    def push(self):
-        exchange = Exchange(self.windows, self.tid, self.arguments, Phase.SCATTER)
-        slot = self.arguments.landing + self.arguments.slot * fx.Int64(fx.Uint32(self.arguments.rank))
-        source = self.arguments.src + self.slice_start(exchange.peer)
-        exchange.run(source, self.windows.of(exchange.peer) + slot, self.slice_bytes(exchange.peer))
 
 
 class _Reduce(_Call):
@@ -159,36 +173,29 @@ class _Reduce(_Call):
     def run(self):
         self.acquire()
         rank = self.arguments.rank
-        start, nbytes = self.slice_start(rank), self.slice_bytes(rank)
+        start, nbytes = self.slice_start(rank), self.source_bytes(rank)
         partials = self.in_rank_order(self.arguments.src + start)
         self.sum(partials, start, nbytes)
         self.hand_over(start, nbytes)
 
     @flyc.jit
     def sum(self, partials, start, nbytes):
-        inputs = [PackArray(address, _CALLER_ALIGN) for address in partials]
+        inputs = [PackArray(address, CALLER_ALIGN) for address in partials]
         to, packs = self.own_reduced + start, fx.Int32(nbytes // PACK_BYTES)
         store, sum_packs = PackArray(to).store, self.sum_packs
         for pack in range(self.first, packs, self.jump):
             store(pack, sum_packs(inputs, pack))
-        tail = fx.Int32(nbytes - fx.Int64(packs) * PACK_BYTES) // (self.element.width // 8)
+        tail = self.count(nbytes - fx.Int64(packs) * PACK_BYTES)
         elements, store_element = self.elements(partials), self.elements([to])[0].store
-        at, sum_elements = packs * (PACK_BYTES * 8 // self.element.width) + self.first, self.sum_elements
+        at, sum_elements = self.behind(packs), self.sum_elements
         if self.first < tail:
             store_element(at, sum_elements(elements, at))
 
     def elements(self, addresses):
-        return [ElementArray(self.element, address, _CALLER_ALIGN) for address in addresses]
-
-    def sum_packs(self, arrays, pack):
-        loaded = [array.load(pack).bitcast(self.element) for array in arrays]
-        return sum_in_order(loaded, self.element).bitcast(fx.Int32)
+        return [ElementArray(self.element, address, CALLER_ALIGN) for address in addresses]
 
     def sum_elements(self, arrays, at):
         return sum_in_order([array.load(at) for array in arrays], self.element)
-
-    def push(self, start, nbytes):
-        self.push_sums(start, nbytes)
 
 
 class _Gather(_Call):
@@ -198,14 +205,14 @@ class _Gather(_Call):
     def run(self):
         self.acquire()
         load = PackArray(self.own_reduced).load
-        store = PackArray(self.arguments.dst, _CALLER_ALIGN).store
+        store = PackArray(self.arguments.dst, CALLER_ALIGN).store
         packs = fx.Int32(self.packed // PACK_BYTES)
         for pack in range(self.first, packs, self.jump):
             store(pack, load(pack))
-        tail = self.tail_elements()
-        load_element = ElementArray(self.element, self.own_reduced, _CALLER_ALIGN).load
-        store_element = ElementArray(self.element, self.arguments.dst, _CALLER_ALIGN).store
-        at = packs * (PACK_BYTES * 8 // self.element.width) + self.first
+        tail = self.count(self.arguments.total - self.packed)
+        load_element = ElementArray(self.element, self.own_reduced, CALLER_ALIGN).load
+        store_element = ElementArray(self.element, self.arguments.dst, CALLER_ALIGN).store
+        at = self.behind(packs)
         if self.first < tail:
             store_element(at, load_element(at))
 

@@ -19,13 +19,12 @@ import flydsl.expr as fx
 
 from mori_gemm_ar.kernels.allreduce import CALLER_ALIGN, WAVES_PER_SIMD, sum_in_order
 from mori_gemm_ar.kernels.device import library
-from mori_gemm_ar.kernels.device.exchange import Exchange
 from mori_gemm_ar.kernels.device.memory import ElementArray, PackArray
 from mori_gemm_ar.kernels.device.wire import MxScale, widen_one
 from mori_gemm_ar.kernels.kernel import DeviceKernel
-from mori_gemm_ar.kernels.sdma import SdmaCall
+from mori_gemm_ar.kernels.sdma import PushSlices, SdmaCall
 from mori_gemm_ar.kernels.wire_work import GroupPartials, GroupWork, RowWork, late, store_group
-from mori_gemm_ar.layout import WAVE_LANES, Phase, Wire
+from mori_gemm_ar.layout import WAVE_LANES, Wire
 from mori_gemm_ar.layout.sdma import SdmaConfig, SdmaPhase
 from mori_gemm_ar.layout.wire_terms import GROUP, RUN, RUNS
 
@@ -72,6 +71,14 @@ class _Call(SdmaCall):
     def slice_elements(self, rank):
         """Elements of a rank's slice, 64 bits."""
         return self.slice_start(fx.Uint32(rank) + 1) - self.slice_start(rank)
+
+    def slice_source(self, rank):
+        """Address of a rank's slice of the input."""
+        return self.arguments.src + self.slice_start(rank) * _ELEMENT_BYTES
+
+    def source_bytes(self, rank):
+        """Bytes of a rank's slice of the input, 64 bits."""
+        return self.slice_elements(rank) * _ELEMENT_BYTES
 
     def wire_bytes(self, rank):
         """What is put of a rank's wire slice: all of it, or nothing where it has no element."""
@@ -127,20 +134,8 @@ class _Groups(GroupWork, _Call):
         return widen_one(byte, MxScale.value(array.load_scale(self.tail_group)))
 
 
-class _Push(_Call):
+class _Push(PushSlices, _Call):
     """Scatter by one wave: put every peer's slice, exact, into its slot for this rank, and meet all ranks."""
-
-    @flyc.jit
-    def run(self):
-        if self.works():
-            self.push()
-
-    def push(self):
-        exchange = Exchange(self.windows, self.tid, self.arguments, Phase.SCATTER)
-        slot = self.arguments.landing + self.arguments.slot * fx.Int64(fx.Uint32(self.arguments.rank))
-        source = self.arguments.src + self.slice_start(exchange.peer) * _ELEMENT_BYTES
-        nbytes = self.slice_elements(exchange.peer) * _ELEMENT_BYTES
-        exchange.run(source, self.windows.of(exchange.peer) + slot, nbytes)
 
 
 class _BothLegs(GroupPartials, _Groups):
@@ -179,10 +174,7 @@ class _QuantiseAndPush(_BothLegs):
         store_group(out, self.tail_place(), self.tail_group, self.in_tail(value))
 
     def push(self, start, nbytes):
-        exchange = Exchange(self.windows, self.tid, self.arguments, Phase.SCATTER)
-        slot = self.arguments.landing + self.arguments.slot * fx.Int64(fx.Uint32(self.arguments.rank))
-        source, target = self.partials_at(exchange.peer), self.windows.of(exchange.peer) + slot
-        exchange.run(source, target, self.wire_bytes(exchange.peer))
+        self.put_slices(self.partials_at, self.wire_bytes)
 
 
 class _ReduceGroups(_Groups):
@@ -204,7 +196,7 @@ class _ReduceGroups(_Groups):
 
     def addresses(self):
         """Of the partial sums of the own slice, in rank order."""
-        return self.in_rank_order(self.arguments.src + self.slice_start(self.arguments.rank) * _ELEMENT_BYTES)
+        return self.in_rank_order(self.slice_source(self.arguments.rank))
 
     def sum_of(self):
         """(run of the own slice) -> eight fp32 sums."""
@@ -222,9 +214,6 @@ class _ReduceGroups(_Groups):
         rounded = self.tail_sum().to(self.element).to(fx.Float32)
         out = self.slice_at(self.sums_at(self.arguments.rank))
         store_group(out, self.tail_place(), self.tail_group, self.in_tail(rounded))
-
-    def push(self, start, nbytes):
-        self.push_sums(start, nbytes)
 
 
 class _ReduceBothLegs(_BothLegs, _ReduceGroups):
@@ -282,8 +271,7 @@ class _ReduceRows(_Rows):
         self.acquire()
         self.measure()
         rank = fx.Uint32(self.arguments.rank)
-        own = self.arguments.src + self.slice_start(rank) * _ELEMENT_BYTES
-        inputs = [PackArray(address, CALLER_ALIGN) for address in self.in_rank_order(own)]
+        inputs = [PackArray(address, CALLER_ALIGN) for address in self.in_rank_order(self.slice_source(rank))]
         local = PackArray(late(self.windows.own + self.arguments.landing + self.arguments.slot * fx.Int64(rank)))
         self.quantise_rows(self.first, inputs, local, late(self.sums_at(rank)))
         self.hand_over_sums()
@@ -291,13 +279,6 @@ class _ReduceRows(_Rows):
     def held_from(self, start):
         """Slots and the own input begin with the own slice."""
         return fx.Int32(0)
-
-    def sum_packs(self, inputs, pack):
-        loaded = [array.load(pack).bitcast(self.element) for array in inputs]
-        return sum_in_order(loaded, self.element).bitcast(fx.Int32)
-
-    def push(self, start, nbytes):
-        self.push_sums(start, nbytes)
 
 
 class _GatherRows(_Rows):
