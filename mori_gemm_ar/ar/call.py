@@ -62,8 +62,11 @@ class Configured(Protocol):
         """Its name."""
 
 
-def launch(codes: Codes, config: Configured, geometry: LaunchGeometry, values: Sequence[int]) -> Launch:
-    """A launch of the kernel of a config."""
+def launch(
+    window: OpWindow, codes: Codes, call: Call, config: Configured, geometry: LaunchGeometry, own: Sequence[int]
+) -> Launch:
+    """A launch of the kernel of a config. `own`: its arguments behind those with which all kernels of a call begin."""
     code = codes[config]
-    arguments = pack_arguments(kernel_of(code).args, values)
+    common = (window.base, window.stride, window.rank, geometry.blocks, call.source, call.destination)
+    arguments = pack_arguments(kernel_of(code).args, (*common, *own))
     return Launch(code, (geometry.blocks, 1, 1), (geometry.threads, 1, 1), arguments, config.key)

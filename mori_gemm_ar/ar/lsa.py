@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from mori_gemm_ar.ar import wire as wires
 from mori_gemm_ar.ar.call import Call, Codes, OpWindow, launch
-from mori_gemm_ar.layout import MI355X, call_tag, select_config
+from mori_gemm_ar.layout import MI355X, call_tag, lsa_geometry, select_config
 from mori_gemm_ar.runtime import Pipeline
 
 
@@ -15,14 +15,8 @@ def lsa_pipeline(window: OpWindow, codes: Codes, call: Call) -> Pipeline:
     problem = call.problem
     in_window = call.destination == window.at("input") and problem.numel > 0
     config = select_config(problem, MI355X, call.stage, in_window, call.wire)
-    geometry = wires.geometry_of(problem, config, call.columns)
-    values = (
-        window.base,
-        window.stride,
-        window.rank,
-        geometry.blocks,
-        call.source,
-        call.destination,
+    geometry = lsa_geometry(problem, config, MI355X, call.columns)
+    own = (
         problem.numel,
         call_tag(problem.numel, problem.dtype, config.stage, config.wire, call.columns),
         window.map.offset("input"),
@@ -31,4 +25,4 @@ def lsa_pipeline(window: OpWindow, codes: Codes, call: Call) -> Pipeline:
         window.error.address,
         *wires.wire_arguments(window.map, config, problem.numel, call.columns),
     )
-    return Pipeline(config.key, (launch(codes, config, geometry, values),), call.buffers)
+    return Pipeline(config.key, (launch(window, codes, call, config, geometry, own),), call.buffers)

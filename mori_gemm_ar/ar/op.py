@@ -192,7 +192,6 @@ class AllReduceOp(Resource):
 
     def _test(self) -> SelfTest:
         dtype = self._options.dtypes[0]
-        ticks = int(self.timeout_s * self.target.ticks_per_second)
         return SelfTest(
             self._require_window(),
             self.target,
@@ -200,10 +199,15 @@ class AllReduceOp(Resource):
             dtype,
             TORCH_DTYPES[dtype],
             self.max_bytes,
-            ticks,
+            self._budget,
             self._run_test,
             self.wire,
         )
+
+    @property
+    def _budget(self) -> int:
+        """Ticks of each wait."""
+        return int(self.timeout_s * self.target.ticks_per_second)
 
     def _run_test(self, transport: Transport, call: Call) -> None:
         self.target.submit(_PIPELINES[transport](self._require_window(), self._codes, call))
@@ -330,9 +334,8 @@ class AllReduceOp(Resource):
         problem = AllReduceProblem(self.world_size, operands.numel, dtype)
         wire, stage = (Wire.EXACT, Stage.ONE) if exact else (self.wire, self._options.stage)
         transport = Transport.LSA if exact else self._transport(problem)
-        budget = int(self.timeout_s * self.target.ticks_per_second)
         places = operands.source.data_ptr(), operands.destination.data_ptr()
-        call = Call(problem, *places, budget, stage, wire, wires.columns_of(wire, operands.source))
+        call = Call(problem, *places, self._budget, stage, wire, wires.columns_of(wire, operands.source))
         self.target.submit(_PIPELINES[transport](self._require_window(), self._codes, call))
 
     def _require_window(self) -> OpWindow:

@@ -6,9 +6,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mori_gemm_ar.ar import wire as wires
 from mori_gemm_ar.ar.options import Options
-from mori_gemm_ar.layout import MI355X, AllReduceConfig, AllReduceProblem, select_config
+from mori_gemm_ar.layout import MI355X, AllReduceConfig, AllReduceProblem, lsa_geometry, select_config
 from mori_gemm_ar.layout.sdma import SdmaConfig, SdmaPhase, Transport, sdma_config, sdma_geometry
 
 
@@ -30,4 +29,4 @@ def plan_call(
         reduce = sdma_config(problem.world, problem.dtype, SdmaPhase.REDUCE, options.wire)
         return CallPlan(transport, reduce, sdma_geometry(problem, reduce, MI355X, columns).blocks, in_window)
     config = select_config(problem, MI355X, options.stage, in_window, options.wire)
-    return CallPlan(transport, config, wires.geometry_of(problem, config, columns).blocks, in_window)
+    return CallPlan(transport, config, lsa_geometry(problem, config, MI355X, columns).blocks, in_window)

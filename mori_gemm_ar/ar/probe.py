@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 
@@ -26,18 +27,12 @@ class Probe:
     wire: Wire
 
     def data(self, rank: int) -> torch.Tensor:
-        """What a rank contributes; rows of ROW_UNIT elements where the wire scales rows."""
-        index = torch.arange(self.problem.numel, dtype=torch.int64)
-        values = ((index * 7 + rank * 11) % 61 - 30 + rank).to(self.dtype)
-        return values.view(-1, ROW_UNIT) if self.wire.per_row else values
-
-    def inputs(self) -> list[torch.Tensor]:
-        """The data of all ranks, in order."""
-        return [self.data(rank) for rank in range(self.problem.world)]
+        """What a rank contributes, to be read only; rows of ROW_UNIT elements where the wire scales rows."""
+        return _inputs(self)[rank]
 
     def sum(self) -> torch.Tensor:
         """What the call gives on every rank."""
-        return wires.sum_through(self.inputs(), self.wire)
+        return wires.through(_owners_sum(self), self.wire)
 
     # ---- legs ------------------------------------------------------------------------------------------------
     def scattered(self, sender: int, owner: int) -> bytes:
@@ -46,7 +41,7 @@ class Probe:
 
     def summed(self, owner: int) -> bytes:
         """What an owner puts to all ranks."""
-        return self._slice(wires.owners_sum(self.inputs(), self.wire), owner, quantised=self.wire.lossy)
+        return self._slice(_owners_sum(self), owner, quantised=self.wire.lossy)
 
     def _slice(self, values: torch.Tensor, owner: int, *, quantised: bool) -> bytes:
         if not self.wire.lossy:
@@ -86,6 +81,20 @@ class Probe:
     def _split(self) -> WireSplit:
         columns = ROW_UNIT if self.wire.per_row else None
         return WireSplit(self.problem.world, self.problem.numel, self.wire, columns)
+
+
+# Every check needs them, and ranks that share a process share them.
+@lru_cache(maxsize=4)
+def _inputs(probe: Probe) -> tuple[torch.Tensor, ...]:
+    index = torch.arange(probe.problem.numel, dtype=torch.int64)
+    ranks = range(probe.problem.world)
+    values = [((index * 7 + rank * 11) % 61 - 30 + rank).to(probe.dtype) for rank in ranks]
+    return tuple(v.view(-1, ROW_UNIT) for v in values) if probe.wire.per_row else tuple(values)
+
+
+@lru_cache(maxsize=4)
+def _owners_sum(probe: Probe) -> torch.Tensor:
+    return wires.owners_sum(_inputs(probe), probe.wire)
 
 
 def _bytes(values: torch.Tensor) -> bytes:

@@ -11,7 +11,7 @@ from mori_gemm_ar.errors import ConfigError
 from mori_gemm_ar.layout import MI355X, WAVE_LANES, DType, LaunchGeometry, Stage, Wire, WireSplit, call_tag
 from mori_gemm_ar.layout.sdma import ByteSlices, SdmaConfig, SdmaPhase, sdma_config, sdma_geometry
 from mori_gemm_ar.layout.wire_terms import RUN
-from mori_gemm_ar.runtime import CopyQueues, Pipeline
+from mori_gemm_ar.runtime import Pipeline
 
 _NO_WAVE = 2**32 - 1
 
@@ -25,26 +25,18 @@ def sdma_configs(world: int, dtypes: Iterable[DType], wire: Wire = Wire.EXACT) -
 
 def sdma_pipeline(window: OpWindow, codes: Codes, call: Call) -> Pipeline:
     """The launches of one call."""
-    if window.queues is None:
-        raise ConfigError("transport=SDMA must have copy engines; create the op with transport='sdma'")
     problem, wire = call.problem, call.wire
-    exact = () if wire.lossy else _exact_arguments(window, window.queues, call)
+    transport = _transport_arguments(window, call)
     launches = []
     for phase in SdmaPhase:
         config = sdma_config(problem.world, problem.dtype, phase, wire)
         geometry = sdma_geometry(problem, config, MI355X, call.columns)
-        values = (
-            window.base,
-            window.stride,
-            window.rank,
-            geometry.blocks,
-            call.source,
-            call.destination,
-            *(_wire_arguments(window, window.queues, call, phase, geometry) if wire.lossy else exact),
-            call.budget,
-            window.error.address,
-        )
-        launches.append(launch(codes, config, geometry, values))
+        if wire.lossy:
+            own = (*_wire_sizes(window, call, phase, geometry), *transport, *_wire_places(window, call))
+        else:
+            slices = ByteSlices.of(problem)
+            own = (slices.total, slices.part, *transport)
+        launches.append(launch(window, codes, call, config, geometry, (*own, call.budget, window.error.address)))
     name = f"sdma_allreduce_w{problem.world}_{problem.dtype.label}"
     return Pipeline(f"{name}_{wire.label}" if wire.lossy else name, tuple(launches), call.buffers)
 
@@ -54,26 +46,24 @@ def slot_bytes(window: OpWindow, region: str, world: int) -> int:
     return window.map.region(region).nbytes // world
 
 
-def _exact_arguments(window: OpWindow, queues: CopyQueues, call: Call) -> tuple[int, ...]:
+def _transport_arguments(window: OpWindow, call: Call) -> tuple[int, ...]:
+    """Tag, queues, the landing slots, and where sums are gathered."""
+    if window.queues is None:
+        raise ConfigError("transport=SDMA must have copy engines; create the op with transport='sdma'")
     problem = call.problem
-    slices = ByteSlices.of(problem)
     return (
-        slices.total,
-        slices.part,
-        call_tag(problem.numel, problem.dtype, Stage.TWO),
-        queues.per_peer,
-        queues.table,
+        call_tag(problem.numel, problem.dtype, Stage.TWO, call.wire, call.columns),
+        window.queues.per_peer,
+        window.queues.table,
         window.map.offset("landing"),
         slot_bytes(window, "landing", problem.world),
-        window.map.offset("reduced"),
+        window.map.offset("gathered" if call.wire.lossy else "reduced"),
     )
 
 
-def _wire_arguments(
-    window: OpWindow, queues: CopyQueues, call: Call, phase: SdmaPhase, geometry: LaunchGeometry
-) -> tuple[int, ...]:
-    problem, wire, columns = call.problem, call.wire, call.columns
-    split = WireSplit(problem.world, problem.numel, wire, columns)
+def _wire_sizes(window: OpWindow, call: Call, phase: SdmaPhase, geometry: LaunchGeometry) -> tuple[int, ...]:
+    problem, columns = call.problem, call.columns
+    split = WireSplit(problem.world, problem.numel, call.wire, columns)
     # The short group follows the whole ones.
     whole = problem.numel // split.unit * split.unit
     owner, before = divmod(whole, split.part) if split.part else (0, 0)
@@ -87,12 +77,10 @@ def _wire_arguments(
         before // RUN // WAVE_LANES % waves if quantises else _NO_WAVE,
         problem.numel // columns if columns else 0,
         columns or 0,
-        call_tag(problem.numel, problem.dtype, Stage.TWO, wire, columns),
-        queues.per_peer,
-        queues.table,
-        window.map.offset("landing"),
-        slot_bytes(window, "landing", problem.world),
-        window.map.offset("gathered"),
-        slot_bytes(window, "gathered", problem.world),
-        window.map.offset("partials") if wire.both else 0,
     )
+
+
+def _wire_places(window: OpWindow, call: Call) -> tuple[int, int]:
+    """Bytes of a slot for sums, and where the own input goes as wire slices."""
+    partials = window.map.offset("partials") if call.wire.both else 0
+    return slot_bytes(window, "gathered", call.problem.world), partials

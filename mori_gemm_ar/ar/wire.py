@@ -13,18 +13,12 @@ from mori_gemm_ar.ar.arguments import TORCH_DTYPES, Operands
 from mori_gemm_ar.ar.wire_format import dequantize_wire, quantize_wire
 from mori_gemm_ar.errors import ConfigError
 from mori_gemm_ar.layout import (
-    MI355X,
     AllReduceConfig,
-    AllReduceProblem,
     DType,
-    LaunchGeometry,
     Stage,
     WindowMap,
     Wire,
-    WireSplit,
-    lsa_geometry,
     rules,
-    wire_geometry,
 )
 from mori_gemm_ar.layout.wire_rules import reason_not_wire_dtype, reason_not_wire_stage
 from mori_gemm_ar.layout.wire_terms import ROW_UNIT
@@ -120,13 +114,6 @@ def owners_sum(inputs: Sequence[torch.Tensor], wire: Wire) -> torch.Tensor:
 def columns_of(wire: Wire, tensor: torch.Tensor) -> int | None:
     """Elements of a row, where the wire has rows."""
     return (tensor.shape[-1] if tensor.ndim else 1) if wire.per_row else None
-
-
-def geometry_of(problem: AllReduceProblem, config: AllReduceConfig, columns: int | None) -> LaunchGeometry:
-    """Grid of one call. Raises `ConfigError` for a shape that the wire does not carry."""
-    if not config.wire.lossy:
-        return lsa_geometry(problem, config, MI355X)
-    return wire_geometry(WireSplit(problem.world, problem.numel, config.wire, columns), config, MI355X)
 
 
 def reduced_region(window: WindowMap) -> str:

@@ -40,7 +40,7 @@ from mori_gemm_ar.layout.gemm import (
     tile_of_block,
 )
 from mori_gemm_ar.layout.gemm_terms import BLayout, Recipe, SmallRows, Tile
-from mori_gemm_ar.layout.geometry import LaunchGeometry, block_cap, capped_geometry, lsa_geometry, wire_geometry
+from mori_gemm_ar.layout.geometry import LaunchGeometry, block_cap, capped_geometry, lsa_geometry
 from mori_gemm_ar.layout.machine import MI355X, Machine
 from mori_gemm_ar.layout.ownership import DEFAULT_CHUNKS, OwnerSlices, PackOwnership, block_packs, pack_home
 from mori_gemm_ar.layout.problem import AllReduceProblem
@@ -130,5 +130,4 @@ __all__ = [
     "signal_word",
     "split_signal_word",
     "tile_of_block",
-    "wire_geometry",
 ]

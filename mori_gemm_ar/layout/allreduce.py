@@ -162,7 +162,7 @@ def _control_regions() -> tuple[Region, ...]:
     return tuple(regions)
 
 
-CONTROL_REGIONS = _control_regions()
+_CONTROL_REGIONS = _control_regions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,26 +197,28 @@ class AllReduceControl:
 
 
 CONTROL = AllReduceControl(
-    **{region.name: region.offset for region in CONTROL_REGIONS},
-    nbytes=round_up(CONTROL_REGIONS[-1].end, REGION_ALIGN),
+    **{region.name: region.offset for region in _CONTROL_REGIONS},
+    nbytes=round_up(_CONTROL_REGIONS[-1].end, REGION_ALIGN),
 )
 
 
-def payload_bytes(max_bytes: int) -> int:
+def _payload_bytes(max_bytes: int) -> int:
     """Bytes of a region that holds a whole payload."""
     return round_up(max_bytes, REGION_ALIGN) + PAYLOAD_SLACK
 
 
-def allreduce_window(max_bytes: int, world: int, wire: Wire = Wire.EXACT) -> WindowMap:
+def allreduce_window(
+    max_bytes: int, world: int, wire: Wire = Wire.EXACT, more: tuple[RegionSpec, ...] = ()
+) -> WindowMap:
     """Control regions, then `input` and what follows it, for calls of up to `max_bytes`; see `wire_regions`.
 
-    A lossy wire has no use for the exact one's `reduced`, of as many bytes as `input`.
+    A lossy wire has no use for the exact one's `reduced`, of as many bytes as `input`. `more`: payload behind that.
     """
     require(reason_not_world(world) or reason_not_max_bytes(max_bytes) or reason_not_wire(wire))
-    behind = wire_regions(wire, world) if wire.lossy else (RegionSpec("reduced", payload_bytes),)
-    specs = (RegionSpec("input", payload_bytes), *behind)
+    behind = wire_regions(wire, world) if wire.lossy else (RegionSpec("reduced", _payload_bytes),)
+    specs = (RegionSpec("input", _payload_bytes), *behind, *more)
     payload = payload_layout(specs, capacity=max_bytes, start=CONTROL.nbytes)
-    return WindowMap(CONTROL_REGIONS + payload.regions)
+    return WindowMap(_CONTROL_REGIONS + payload.regions)
 
 
 # --- signal words ---

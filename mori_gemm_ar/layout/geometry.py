@@ -18,9 +18,8 @@ from mori_gemm_ar.layout.rules import (
     reason_not_threads,
     require,
 )
-from mori_gemm_ar.layout.terms import MAX_BLOCKS, MAX_BYTES, WAVE_LANES, MemoryClass, Stage, ceil_div
+from mori_gemm_ar.layout.terms import MAX_BLOCKS, MAX_BYTES, MemoryClass, Stage, ceil_div
 from mori_gemm_ar.layout.wire import WireSplit
-from mori_gemm_ar.layout.wire_terms import RUN
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +51,21 @@ def capped_geometry(items: int, threads: int, memory: MemoryClass, machine: Mach
     return LaunchGeometry(max(blocks, 1), threads)
 
 
-def lsa_geometry(problem: AllReduceProblem, config: AllReduceConfig, machine: Machine) -> LaunchGeometry:
-    """Grid of the load/store all-reduce, equal on all ranks; one block for numel = 0, so that barriers still meet."""
+def lsa_geometry(
+    problem: AllReduceProblem, config: AllReduceConfig, machine: Machine, columns: int | None = None
+) -> LaunchGeometry:
+    """Grid of the load/store all-reduce, equal on all ranks; one block for numel = 0, so that barriers still meet.
+
+    columns: elements of a row, where the wire scales rows.
+    """
     require(reason_not_matching(problem, config))
-    items = problem.packs if config.stage is Stage.ONE else PackOwnership.of(problem).part
     memory = MemoryClass.LOCAL if problem.world == 1 else MemoryClass.REMOTE_LOAD
+    if config.wire.lossy:
+        items = WireSplit(problem.world, problem.numel, config.wire, columns).lanes
+        memory = MemoryClass.REMOTE_FP8
+    elif config.stage is Stage.ONE:
+        items = problem.packs
+    else:
+        items = PackOwnership.of(problem).part
     wanted = capped_geometry(items, config.threads, memory, machine)
-    return LaunchGeometry(min(wanted.blocks, MAX_BLOCKS), config.threads)
-
-
-def wire_geometry(split: WireSplit, config: AllReduceConfig, machine: Machine) -> LaunchGeometry:
-    """Grid of the load/store all-reduce with a lossy wire: a lane for each run of a slice, or a wave for each row."""
-    items = split.part // split.unit * WAVE_LANES if split.wire.per_row else split.part // RUN
-    wanted = capped_geometry(items, config.threads, MemoryClass.REMOTE_FP8, machine)
     return LaunchGeometry(min(wanted.blocks, MAX_BLOCKS), config.threads)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from mori_gemm_ar.layout.allreduce import CONTROL, CONTROL_REGIONS, DEFAULT_THREADS, payload_bytes
+from mori_gemm_ar.layout.allreduce import DEFAULT_THREADS, allreduce_window
 from mori_gemm_ar.layout.dtypes import DType
 from mori_gemm_ar.layout.geometry import LaunchGeometry, capped_geometry
 from mori_gemm_ar.layout.machine import Machine
@@ -15,7 +15,6 @@ from mori_gemm_ar.layout.problem import AllReduceProblem
 from mori_gemm_ar.layout.rules import (
     reason_not_dtype,
     reason_not_int,
-    reason_not_max_bytes,
     reason_not_member,
     reason_not_rank,
     reason_not_threads,
@@ -23,10 +22,10 @@ from mori_gemm_ar.layout.rules import (
     require,
 )
 from mori_gemm_ar.layout.terms import PACK_BYTES, REGION_ALIGN, WAVE_LANES, MemoryClass, ceil_div, round_up
-from mori_gemm_ar.layout.window import RegionSpec, WindowMap, payload_layout
-from mori_gemm_ar.layout.wire import WireSplit, slice_capacity, wire_regions
+from mori_gemm_ar.layout.window import RegionSpec, WindowMap
+from mori_gemm_ar.layout.wire import WireSplit, slice_capacity
 from mori_gemm_ar.layout.wire_rules import reason_not_carried, reason_not_wire, reason_not_wire_dtype
-from mori_gemm_ar.layout.wire_terms import GROUP, ROW_UNIT, RUN, Wire
+from mori_gemm_ar.layout.wire_terms import GROUP, ROW_UNIT, Wire
 
 MAX_QUEUES = 8  # to each peer: one lane of a wave serves each queue of each rank
 PUSH_THREADS = WAVE_LANES  # one wave drives all queues
@@ -138,12 +137,10 @@ def sdma_geometry(
 ) -> LaunchGeometry:
     """Grid of a phase, equal on all ranks: one wave to push, all compute units to move local memory.
 
-    With a lossy wire a lane takes a run of each slice, or a wave a row of each. columns: elements of a row, where the
-    wire scales rows.
+    With a lossy wire `WireSplit.lanes` work on each slice. columns: elements of a row, where the wire scales rows.
     """
     if config.wire.lossy:
-        split = WireSplit(problem.world, problem.numel, config.wire, columns)
-        items = split.part // split.unit * WAVE_LANES if split.wire.per_row else split.part // RUN
+        items = WireSplit(problem.world, problem.numel, config.wire, columns).lanes
     elif config.phase is SdmaPhase.GATHER:
         items = problem.packs
     else:
@@ -177,17 +174,10 @@ def sdma_window(max_bytes: int, world: int, wire: Wire = Wire.EXACT) -> WindowMa
 
     A lossy wire has a `gathered` slot for each rank as well: a rank's sums, as a wire slice.
     """
-    require(reason_not_world(world) or reason_not_max_bytes(max_bytes) or reason_not_wire(wire))
-    behind = wire_regions(wire, world) if wire.lossy else (RegionSpec("reduced", payload_bytes),)
-    specs = [
-        RegionSpec("input", payload_bytes),
-        *behind,
-        RegionSpec("landing", lambda nbytes: landing_bytes(nbytes, world, wire) * world),
-    ]
+    more = [RegionSpec("landing", lambda nbytes: landing_bytes(nbytes, world, wire) * world)]
     if wire.lossy:
-        specs.append(RegionSpec("gathered", lambda nbytes: gathered_bytes(nbytes, world, wire) * world))
-    payload = payload_layout(tuple(specs), capacity=max_bytes, start=CONTROL.nbytes)
-    return WindowMap(CONTROL_REGIONS + payload.regions)
+        more.append(RegionSpec("gathered", lambda nbytes: gathered_bytes(nbytes, world, wire) * world))
+    return allreduce_window(max_bytes, world, wire, tuple(more))
 
 
 # --- self-test ---

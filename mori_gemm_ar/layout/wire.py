@@ -12,10 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mori_gemm_ar.layout.rules import reason_not_rank, require
-from mori_gemm_ar.layout.terms import PACK_BYTES, ceil_div, round_up
+from mori_gemm_ar.layout.terms import PACK_BYTES, WAVE_LANES, ceil_div, round_up
 from mori_gemm_ar.layout.window import RegionSpec
 from mori_gemm_ar.layout.wire_rules import reason_not_split, reason_not_wire_capacity, reason_not_wire_slice
-from mori_gemm_ar.layout.wire_terms import GROUP, ROW_UNIT, Wire
+from mori_gemm_ar.layout.wire_terms import GROUP, ROW_UNIT, RUN, Wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +69,11 @@ class WireSplit:
     def part(self) -> int:
         """Elements of a full slice."""
         return ceil_div(ceil_div(self.numel, self.unit), self.world) * self.unit
+
+    @property
+    def lanes(self) -> int:
+        """Lanes that work on a full slice: one for each run of it, or a wave for each row."""
+        return self.part // self.unit * WAVE_LANES if self.wire.per_row else self.part // RUN
 
     @property
     def slice_layout(self) -> WireSlice:

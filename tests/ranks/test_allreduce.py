@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mori_gemm_ar.ar import AllReduceOp
-from mori_gemm_ar.ar import wire as wires
+from mori_gemm_ar.ar import AllReduceOp, lsa
 from mori_gemm_ar.compile.store import CACHE_VARIABLE, default_store
 from mori_gemm_ar.emulator import Node, RegionTable
 from mori_gemm_ar.emulator.memory import FunctionalMemory
@@ -276,7 +275,7 @@ def test_order_of_remote_loads_in_the_gather(gather: Gather, monkeypatch: pytest
     world, turns, memory = 5, 3, TracingMemory()
     numel = world * turns * 512 * 8
     # One block, so that each thread takes several turns of the loop.
-    monkeypatch.setattr(wires, "lsa_geometry", lambda problem, config, machine: LaunchGeometry(1, config.threads))
+    monkeypatch.setattr(lsa, "lsa_geometry", lambda problem, config, *_: LaunchGeometry(1, config.threads))
 
     def body(ctx: RankContext) -> None:
         with AllReduceOp.create(ctx, 2 * numel, stage=Stage.TWO, dtypes=(BF16,)) as op:
