@@ -63,23 +63,16 @@ class Engines:
         if engine in self._engines:
             self._engines.remove(engine)
 
-    def step(self) -> bool:
-        """One round. Returns whether any engine moved."""
+    def step(self, last_moment: bool = False) -> bool:
+        """One round. Returns whether any engine moved. `last_moment`: nothing else can move, so all that may does."""
         moved = False
         for engine in self._engines:
-            moved |= engine.step()
-        return moved
-
-    def idle_round(self) -> bool:
-        """Nothing else can move: what may still move does. Returns whether anything did."""
-        moved = False
-        for engine in self._engines:
-            moved |= engine.step(last_moment=True)
+            moved |= engine.step(last_moment)
         return moved
 
     def settle(self) -> None:
         """Let engines go on until nothing of them moves: for a node that nobody steps when its kernels have ended."""
-        while self.undrained and self.idle_round():
+        while self.undrained and self.step(last_moment=True):
             pass
 
     @property

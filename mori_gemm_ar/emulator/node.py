@@ -19,9 +19,10 @@ from mori_gemm_ar.emulator.memory import FunctionalMemory
 from mori_gemm_ar.emulator.observer import Observer
 from mori_gemm_ar.emulator.pool import Pool
 from mori_gemm_ar.emulator.regions import MemoryRegion, RegionTable
+from mori_gemm_ar.emulator.start import StartRegisters
 from mori_gemm_ar.emulator.translate import Program, translate
 from mori_gemm_ar.errors import DeadlockError, EmulatorError
-from mori_gemm_ar.isa import EXEC, Kernel
+from mori_gemm_ar.isa import Kernel
 
 TICKS_PER_SECOND = 100_000_000  # s_memrealtime counts at 100 MHz
 _ROUND_TICKS = 10
@@ -87,14 +88,10 @@ class Dispatch:
     stream: _Stream
     memory: np.ndarray
     region: MemoryRegion
+    start: StartRegisters
     started: int = 0
     finished: int = 0
     begun: int = 0
-    # Registers that all workgroups start with, made for the first one.
-    scalars: np.ndarray | None = None
-    user_scalars: int = 0
-    items: np.ndarray | None = None
-    active: np.ndarray | None = None
 
     @property
     def total(self) -> int:
@@ -112,56 +109,8 @@ class Dispatch:
         self.finished += 1
 
     def initialise(self, pool: Pool, waves: slice, workgroup: tuple[int, int, int]) -> None:
-        """Set the registers that the hardware sets: arguments, workgroup, work items, execution mask."""
-        if self.scalars is None:
-            self._prepare(pool)
-        assert self.scalars is not None and self.items is not None and self.active is not None
-        pool.S[: len(self.scalars), waves] = self.scalars[:, None]
-        position = self.user_scalars
-        for axis, name in enumerate("xyz"):
-            if self.launch.kernel.descriptor.get(f"amdhsa_system_sgpr_workgroup_id_{name}", 0):
-                pool.S[position >> 1, waves, position & 1] = workgroup[axis]
-                position += 1
-        pool.V[0, waves] = self.items
-        pool.S64[EXEC.index >> 1, waves] = self.active
-
-    def _prepare(self, pool: Pool) -> None:
-        """What is equal in all workgroups of the launch."""
-        descriptor = self.launch.kernel.descriptor
-        user: list[int] = []
-
-        def add(value: int, count: int) -> None:
-            user.extend((value >> 32 * part) & 0xFFFFFFFF for part in range(count))
-
-        for name, count in (("private_segment_buffer", 4), ("dispatch_ptr", 2), ("queue_ptr", 2)):
-            if descriptor.get(f"amdhsa_user_sgpr_{name}", 0):
-                add(0, count)
-        if descriptor.get("amdhsa_user_sgpr_kernarg_segment_ptr", 0):
-            add(self.region.address, 2)
-        for name, count in (("dispatch_id", 2), ("flat_scratch_init", 2), ("private_segment_size", 1)):
-            if descriptor.get(f"amdhsa_user_sgpr_{name}", 0):
-                add(0, count)
-        first = 4 * descriptor.get("amdhsa_user_sgpr_kernarg_preload_offset", 0)
-        for word in range(descriptor.get("amdhsa_user_sgpr_kernarg_preload_length", 0)):
-            add(int.from_bytes(self.launch.arguments[first + 4 * word : first + 4 * word + 4], "little"), 1)
-        self.user_scalars = len(user)
-        scalars = np.zeros(-(-len(user) // 2) * 2, np.uint32)
-        scalars[: len(user)] = user
-        self.scalars = scalars.reshape(-1, 2)
-        self._work_items(pool)
-
-    def _work_items(self, pool: Pool) -> None:
-        x, y, z = self.launch.block
-        flat = np.arange(pool.waves_per_group * 64, dtype=np.uint32).reshape(-1, 64)
-        item = flat % np.uint32(x)
-        if self.launch.kernel.descriptor.get("amdhsa_system_vgpr_workitem_id", 0):
-            item = (
-                item
-                | ((flat // np.uint32(x)) % np.uint32(y)) << np.uint32(10)
-                | (flat // np.uint32(x * y)) << np.uint32(20)
-            )
-        self.items = item
-        self.active = np.packbits(flat < x * y * z, axis=1, bitorder="little").view(np.uint64)[:, 0]
+        """Set the registers that a workgroup starts with."""
+        self.start.set(pool, waves, workgroup)
 
 
 @dataclass(slots=True)
@@ -262,7 +211,7 @@ class Node:
             watch()
         moved |= self._complete()
         moved |= self.engines.step()
-        if moved or self.memory.idle_round() or self.engines.idle_round():
+        if moved or self.memory.idle_round() or self.engines.step(last_moment=True):
             self._idle_ticks = 0
             self.clock.advance()
         else:
@@ -301,7 +250,8 @@ class Node:
             f"arguments of {launch.name}", arguments.ctypes.data, arguments.nbytes, gpu, constant=True
         )
         self.regions.add(region)
-        dispatch = Dispatch(launch, gpu, program, stream, arguments, region)
+        start = StartRegisters.of(launch, region.address)
+        dispatch = Dispatch(launch, gpu, program, stream, arguments, region, start)
         stream.running = dispatch
         self.memory.begin_dispatch(dispatch)
         self.races.begin_dispatch(dispatch)
