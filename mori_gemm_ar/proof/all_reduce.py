@@ -12,16 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-import torch
-
 from mori_gemm_ar.ar import AllReduceOp
-from mori_gemm_ar.emulator import Node
 from mori_gemm_ar.emulator.adversary import DEFAULT_ADVERSARY, Adversary
-from mori_gemm_ar.emulator.races import RaceDetector
-from mori_gemm_ar.emulator.weak import WeakMemory
 from mori_gemm_ar.layout import AllReduceConfig, DType, Stage, Wire
-from mori_gemm_ar.proof.pipelines import Codes, ProvedKernel
-from mori_gemm_ar.proof.scenario import COLUMNS, TORCH, compare, data, expected_sum, odd_one_out
+from mori_gemm_ar.proof.pipelines import Codes, ProvedKernel, watched_node
+from mori_gemm_ar.proof.scenario import COLUMNS, TORCH, Calls, odd_one_out, run_calls
 from mori_gemm_ar.runtime import LocalWorld, RankContext
 
 KERNEL = "all-reduce"
@@ -66,11 +61,11 @@ class AllReducePipeline:
 
     # ---- scenarios -------------------------------------------------------------------------------------------
     def _world(self, seed: int, adversary: Adversary | None) -> LocalWorld:
-        def node(gpus: int) -> Node:
-            memory = None if adversary is None else WeakMemory(seed, adversary)
-            return Node(gpus, memory=memory, races=RaceDetector() if self.races else None)
+        node = partial(watched_node, seed=seed, adversary=adversary, races=self.races)
+        return LocalWorld(self.world, seed, node=node)
 
-        return LocalWorld(self.config.world, seed, node=node)
+    def _planned(self, seed: int) -> Calls:
+        return Calls(self.world, self.config.dtype, self.config.wire, seed, self.sizes())
 
     def _op(self, context: RankContext, codes: Codes, timeout_s: float) -> AllReduceOp:
         config = self.config
@@ -87,34 +82,12 @@ class AllReducePipeline:
         return op
 
     def _calls(self, seed: int, codes: Codes, adversary: Adversary | None) -> None:
-        def rank_body(context: RankContext) -> list[torch.Tensor]:
-            with self._op(context, codes, timeout_s=1.0) as op:
-                results = []
-                for call, numel in enumerate(self.sizes()):
-                    x = data(self.config.dtype, seed, call, context.rank, numel, self.config.wire)
-                    results.append(op(x, torch.full_like(x, float("nan"))))
-                    x.fill_(float("nan"))
-                return results
-
-        results = self._world(seed, adversary).run(rank_body)
-        for call, numel in enumerate(self.sizes()):
-            expected = expected_sum(self.config.dtype, self.world, seed, call, numel, self.config.wire)
-            for rank in range(self.config.world):
-                compare(results[rank][call], expected, f"call {call}, rank {rank}")
+        make = partial(self._op, codes=codes, timeout_s=1.0)
+        run_calls(self._world(seed, adversary), make, self._planned(seed))
 
     def _failures(self, seed: int, codes: Codes, adversary: Adversary | None) -> None:
-        """The last rank stays away, then makes another call."""
-
-        def values(rank: int, other: bool) -> torch.Tensor:
-            numel = COLUMNS * (40 if other else 2)
-            return data(self.config.dtype, seed, 0, rank, numel, self.config.wire)
-
-        odd_one_out(
-            partial(self._world, seed, adversary),
-            partial(self._op, codes=codes, timeout_s=0.01),
-            values,
-            self.world - 1,
-        )
+        world, make = partial(self._world, seed, adversary), partial(self._op, codes=codes, timeout_s=0.01)
+        odd_one_out(world, make, self._planned(seed))
 
 
 def wire_pipeline(wire: Wire, world: int) -> AllReducePipeline:

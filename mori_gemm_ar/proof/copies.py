@@ -14,21 +14,18 @@ from functools import partial
 import torch
 
 from mori_gemm_ar.ar import AllReduceOp
-from mori_gemm_ar.emulator import EngineSettings, Node
+from mori_gemm_ar.emulator import EngineSettings
 from mori_gemm_ar.emulator.adversary import DEFAULT_ADVERSARY, Adversary
-from mori_gemm_ar.emulator.races import RaceDetector
-from mori_gemm_ar.emulator.weak import WeakMemory
 from mori_gemm_ar.layout import DType, Wire
 from mori_gemm_ar.layout.sdma import SdmaConfig, SdmaPhase, sdma_config
-from mori_gemm_ar.proof.pipelines import Codes, ProvedKernel
-from mori_gemm_ar.proof.scenario import COLUMNS, TORCH, compare, data, expected_sum, odd_one_out
+from mori_gemm_ar.proof.pipelines import Codes, ProvedKernel, watched_node
+from mori_gemm_ar.proof.scenario import COLUMNS, TORCH, Calls, odd_one_out, run_calls
 from mori_gemm_ar.runtime import LocalWorld, RankContext
 
 _PACK = 16
 # Most packets wait until nothing else moves.
 LAST_MOMENT = replace(DEFAULT_ADVERSARY, engine=0.6)
 _FEW = 3  # ranks, up to which the reduce has nine workgroups
-_SMALL, _OTHER = 2 * COLUMNS, 40 * COLUMNS  # elements
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +70,11 @@ class CopyPipeline:
 
     # ---- worlds and ops --------------------------------------------------------------------------------------
     def _world(self, seed: int, adversary: Adversary | None) -> LocalWorld:
-        def node(gpus: int) -> Node:
-            memory = None if adversary is None else WeakMemory(seed, adversary)
-            return Node(gpus, memory=memory, races=RaceDetector() if self.races else None)
-
+        node = partial(watched_node, seed=seed, adversary=adversary, races=self.races)
         return LocalWorld(self.world, seed, node=node, engines=EngineSettings(seed=seed))
+
+    def _planned(self, seed: int) -> Calls:
+        return Calls(self.world, self.dtype, self.wire, seed, self.sizes())
 
     def _op(self, context: RankContext, codes: Codes, timeout_s: float) -> AllReduceOp:
         op = AllReduceOp.create(
@@ -96,30 +93,8 @@ class CopyPipeline:
 
     # ---- scenarios -------------------------------------------------------------------------------------------
     def _calls(self, seed: int, codes: Codes, adversary: Adversary | None) -> None:
-        def rank_body(context: RankContext) -> list[torch.Tensor]:
-            with self._op(context, codes, timeout_s=1.0) as op:
-                return self._run(op, context.rank, seed, 0)
-
-        self._check(self._world(seed, adversary).run(rank_body), seed, 0)
-
-    def _run(
-        self, op: AllReduceOp, rank: int, seed: int, first: int, sizes: tuple[int, ...] | None = None
-    ) -> list[torch.Tensor]:
-        """Back-to-back calls; the caller overwrites its input as soon as a call returns."""
-        results = []
-        for call, numel in enumerate(sizes or self.sizes(), start=first):
-            x = data(self.dtype, seed, call, rank, numel, self.wire)
-            results.append(op(x, torch.full_like(x, float("nan"))))
-            x.fill_(float("nan"))
-        return results
-
-    def _check(
-        self, results: list[list[torch.Tensor]], seed: int, first: int, sizes: tuple[int, ...] | None = None
-    ) -> None:
-        for call, numel in enumerate(sizes or self.sizes(), start=first):
-            expected = expected_sum(self.dtype, self.world, seed, call, numel, self.wire)
-            for rank in range(self.world):
-                compare(results[rank][call - first], expected, f"call {call}, rank {rank}")
+        make = partial(self._op, codes=codes, timeout_s=1.0)
+        run_calls(self._world(seed, adversary), make, self._planned(seed))
 
     def _shared_queues(self, seed: int, codes: Codes, adversary: Adversary | None) -> None:
         """Two ops of each rank put to the same queues, from two threads; short calls, so that their puts meet.
@@ -128,6 +103,7 @@ class CopyPipeline:
         """
         short = self.sizes()[2]
         sizes = (short, short // COLUMNS * COLUMNS * 3) * 2
+        mine, others = (replace(self._planned(seed), sizes=sizes, first=first) for first in (50, 100))
 
         def rank_body(context: RankContext) -> list[list[torch.Tensor]]:
             with self._op(context, codes, timeout_s=1.0) as first, self._op(context, codes, timeout_s=1.0) as second:
@@ -135,27 +111,18 @@ class CopyPipeline:
 
                 def other() -> list[torch.Tensor]:
                     second.bind()
-                    return self._run(second, context.rank, seed, 100, sizes)
+                    return others.make(second, context.rank)
 
                 thread = context.spawn(other)
-                return [self._run(first, context.rank, seed, 50, sizes), thread.join()]
+                return [mine.make(first, context.rank), thread.join()]
 
         results = self._world(seed, adversary).run(rank_body)
-        for number, first in enumerate((50, 100)):
-            self._check([rank[number] for rank in results], seed, first, sizes)
+        mine.check([first for first, _ in results])
+        others.check([second for _, second in results])
 
     def _failures(self, seed: int, codes: Codes, adversary: Adversary | None) -> None:
-        """The last rank stays away, then makes another call."""
-
-        def values(rank: int, other: bool) -> torch.Tensor:
-            return data(self.dtype, seed, 0, rank, _OTHER if other else _SMALL, self.wire)
-
-        odd_one_out(
-            partial(self._world, seed, adversary),
-            partial(self._op, codes=codes, timeout_s=0.01),
-            values,
-            self.world - 1,
-        )
+        world, make = partial(self._world, seed, adversary), partial(self._op, codes=codes, timeout_s=0.01)
+        odd_one_out(world, make, self._planned(seed))
 
 
 COPIES = (

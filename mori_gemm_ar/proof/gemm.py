@@ -14,15 +14,12 @@ from dataclasses import dataclass
 import torch
 
 from mori_gemm_ar.compile.store import CodeObject
-from mori_gemm_ar.emulator import Node
 from mori_gemm_ar.emulator.adversary import Adversary
-from mori_gemm_ar.emulator.races import RaceDetector
-from mori_gemm_ar.emulator.weak import WeakMemory
 from mori_gemm_ar.gemm import GemmOp, pack_a_exponents, preshuffle_b, quantize_1x128, quantize_mxfp8
 from mori_gemm_ar.gemm.arguments import FP8
 from mori_gemm_ar.layout.gemm import AnyGemmConfig, GemmConfig, QuantizeConfig, SmallGemmConfig, gemm_candidates
 from mori_gemm_ar.layout.gemm_terms import MX_BLOCK, N_UNIT, SCALE_BLOCK, SMALL_RECIPES, BLayout, Recipe, Tile
-from mori_gemm_ar.proof.pipelines import Codes, ProvedKernel, WrongResult
+from mori_gemm_ar.proof.pipelines import Codes, ProvedKernel, WrongResult, watched_node
 from mori_gemm_ar.runtime.alone import AloneWorld
 
 GEMM, QUANTIZE = "gemm", "quantize"
@@ -46,8 +43,7 @@ class _OneKernel(GemmOp):
 def _op(
     config: AnyGemmConfig | QuantizeConfig, code: CodeObject, seed: int, adversary: Adversary | None, *, races: bool
 ) -> _OneKernel:
-    memory = None if adversary is None else WeakMemory(seed, adversary)
-    target = AloneWorld(Node(1, memory=memory, races=RaceDetector() if races else None)).target("emulated")
+    target = AloneWorld(watched_node(1, seed, adversary, races=races)).target("emulated")
     n, layout = (N_UNIT, BLayout.ROW) if isinstance(config, QuantizeConfig) else (config.n, config.b_layout)
     op = _OneKernel(target, config.recipe, n, config.k, layout)
     op._codes[config] = code

@@ -12,7 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from mori_gemm_ar.compile.store import CodeObject, default_store
+from mori_gemm_ar.emulator import Node
 from mori_gemm_ar.emulator.adversary import Adversary
+from mori_gemm_ar.emulator.races import RaceDetector
+from mori_gemm_ar.emulator.weak import WeakMemory
 
 # Picks the code object that a rank runs: (rank, name of the kernel in its pipeline, shipped code).
 Codes = Callable[[int, str, CodeObject], CodeObject]
@@ -59,6 +62,12 @@ class Pipeline(Protocol):
         Raises `WrongResult` or the error of the library. Without an adversary named, the one that finds most here;
         None is functional mode.
         """
+
+
+def watched_node(gpus: int, seed: int, adversary: Adversary | None, *, races: bool) -> Node:
+    """A node to prove something on: weak memory, or functional without an adversary; with the race detector or not."""
+    memory = None if adversary is None else WeakMemory(seed, adversary)
+    return Node(gpus, memory=memory, races=RaceDetector() if races else None)
 
 
 def kernel_named(pipeline: Pipeline, name: str) -> ProvedKernel:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from mori_gemm_ar.errors import ConfigError
 from mori_gemm_ar.proof.all_reduce import ALL_REDUCES
@@ -61,14 +61,15 @@ def pipelines_named(name: str) -> tuple[Pipeline, ...]:
 def clean_seeds(pipelines: Sequence[Pipeline], *, full: bool, seeds: int = 0) -> dict[str, range]:
     """Clean seeds of each pipeline, by its name: a family's seeds are spread over those that are asked for, or in full
     given to each. `seeds`: as many instead of the family's own."""
-    plan = {}
+    plan: dict[str, range] = {}
     for family in FAMILIES:
         members = [pipeline.name for pipeline in pipelines if pipeline in family.pipelines]
-        for number, name in enumerate(members):
-            plan[name] = range(seeds or family.each) if full else range(number, seeds or family.spread, len(members))
-        if family.share and not full and not seeds:
-            ends = list(accumulate(family.share))
-            starts = [0, *ends]
-            parts = zip(family.pipelines, starts, ends, strict=False)
-            plan |= {pipeline.name: range(start, end) for pipeline, start, end in parts if pipeline.name in members}
+        if full:
+            plan |= {name: range(seeds or family.each) for name in members}
+        elif family.share and not seeds:
+            parts = zip(family.pipelines, pairwise(accumulate(family.share, initial=0)), strict=True)
+            plan |= {pipeline.name: range(*ends) for pipeline, ends in parts if pipeline.name in members}
+        else:
+            count = seeds or family.spread
+            plan |= {name: range(number, count, len(members)) for number, name in enumerate(members)}
     return plan

@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 
 from mori_gemm_ar.ar import AllReduceOp
+from mori_gemm_ar.ar.arguments import TORCH_DTYPES
 from mori_gemm_ar.ar.wire import sum_through
 from mori_gemm_ar.errors import CollectiveError, CollectiveMismatch, CollectiveTimeout
 from mori_gemm_ar.layout import DType, Wire
@@ -18,22 +20,52 @@ from mori_gemm_ar.layout.allreduce import ERROR_WORDS, ErrorStatus, ErrorWord
 from mori_gemm_ar.proof.pipelines import WrongResult
 from mori_gemm_ar.runtime import LocalWorld, RankContext
 
-TORCH = {DType.BF16: torch.bfloat16, DType.FP16: torch.float16, DType.FP32: torch.float32}
-
-
+TORCH = {code: dtype for dtype, code in TORCH_DTYPES.items()}
 COLUMNS = 48  # of a row, where the wire has rows; a wave takes one, so a block of eight waves takes eight
 
 
-def data(dtype: DType, seed: int, call: int, rank: int, numel: int, wire: Wire = Wire.EXACT) -> torch.Tensor:
-    """What a rank brings to a call."""
-    generator = torch.Generator().manual_seed(seed * 1009 + call * 31 + rank)
-    values = torch.randn(numel, generator=generator).to(TORCH[dtype])
-    return values.view(-1, COLUMNS) if wire.per_row else values
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Back-to-back all-reduces with new data in each; data depend on a call's number, which counts from `first`."""
+
+    world: int
+    dtype: DType
+    wire: Wire
+    seed: int
+    sizes: tuple[int, ...]
+    first: int = 0
+
+    def data(self, call: int, rank: int, numel: int) -> torch.Tensor:
+        """What a rank brings to a call."""
+        generator = torch.Generator().manual_seed(self.seed * 1009 + (self.first + call) * 31 + rank)
+        values = torch.randn(numel, generator=generator).to(TORCH[self.dtype])
+        return values.view(-1, COLUMNS) if self.wire.per_row else values
+
+    def make(self, op: AllReduceOp, rank: int) -> list[torch.Tensor]:
+        """One rank's part; it overwrites its input as soon as a call returns."""
+        results = []
+        for call, numel in enumerate(self.sizes):
+            x = self.data(call, rank, numel)
+            results.append(op(x, torch.full_like(x, float("nan"))))
+            x.fill_(float("nan"))
+        return results
+
+    def check(self, results: list[list[torch.Tensor]]) -> None:
+        """Raise `WrongResult` unless all ranks got the sum in rank order, rounded once, as the wire delivers it."""
+        for call, numel in enumerate(self.sizes):
+            expected = sum_through([self.data(call, rank, numel) for rank in range(self.world)], self.wire)
+            for rank in range(self.world):
+                compare(results[rank][call], expected, f"call {self.first + call}, rank {rank}")
 
 
-def expected_sum(dtype: DType, world: int, seed: int, call: int, numel: int, wire: Wire = Wire.EXACT) -> torch.Tensor:
-    """fp32 sum in rank order, rounded once, as the wire delivers it."""
-    return sum_through([data(dtype, seed, call, rank, numel, wire) for rank in range(world)], wire)
+def run_calls(world: LocalWorld, make: Callable[[RankContext], AllReduceOp], calls: Calls) -> None:
+    """All ranks make the calls; raises `WrongResult` or the error of the library."""
+
+    def rank_body(context: RankContext) -> list[torch.Tensor]:
+        with make(context) as op:
+            return calls.make(op, context.rank)
+
+    calls.check(world.run(rank_body))
 
 
 def compare(result: torch.Tensor, expected: torch.Tensor, where: str) -> None:
@@ -84,21 +116,18 @@ class RecordWatch:
 def odd_one_out(
     world: Callable[[], LocalWorld],
     make: Callable[[RankContext], AllReduceOp],
-    values: Callable[[int, bool], torch.Tensor],
-    odd: int,
+    calls: Calls,
 ) -> None:
-    """A rank stays away, then makes another call: the others name it, in a record complete for the host.
+    """The last rank stays away, then makes another call: the others name it, in a record complete for the host."""
+    odd = calls.world - 1
 
-    values(rank, other): what a rank calls with; `other`: of another size than the rest.
-    """
-
-    def rank_body(context: RankContext, *, calls: bool) -> None:
+    def rank_body(context: RankContext, *, comes: bool) -> None:
         op = make(context)
         watch = RecordWatch(context, op)
-        expected = CollectiveMismatch if calls else CollectiveTimeout
+        expected = CollectiveMismatch if comes else CollectiveTimeout
         try:
-            if context.rank != odd or calls:
-                op(values(context.rank, context.rank == odd))
+            if context.rank != odd or comes:
+                op(calls.data(0, context.rank, COLUMNS * (40 if context.rank == odd else 2)))
                 raise WrongResult(f"rank {context.rank} returned although rank {odd} made another call or none")
             op.target.synchronize()
         except (CollectiveTimeout, CollectiveMismatch) as error:
@@ -109,5 +138,5 @@ def odd_one_out(
             with contextlib.suppress(CollectiveError):
                 op.close()
 
-    for calls in (False, True):
-        world().run(partial(rank_body, calls=calls))
+    for comes in (False, True):
+        world().run(partial(rank_body, comes=comes))
