@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from benchmark.all_reduce_cases import Case, Verdict, close_verdict, data, reference, rounding_limit
 from benchmark.all_reduce_rank import failures, slowest, summary, timed
-from benchmark.report import git_commit, print_table, versions
+from benchmark.report import print_table
 from mori_gemm_ar.errors import MoriGemmArError
 
 if TYPE_CHECKING:
@@ -246,15 +246,7 @@ def _row(name: str, world_size: int, case: Case, fields: dict[str, Any]) -> dict
         **dict.fromkeys(_RUN),
         **fields,
         "outcome": fields["outcome"].value,
-        "world_size": world_size,
-        "m": case.m,
-        "n": case.n,
-        "dtype": case.dtype.label,
-        "calls": case.calls,
-        "warmup": case.warmup,
-        "seed": case.seed,
-        "versions": versions(),
-        "git_commit": git_commit(),
+        **case.origin(world_size),
     }
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from benchmark.report import git_commit, versions
 from mori_gemm_ar.errors import ConfigError
 from mori_gemm_ar.layout import DType, Stage, Wire
 
@@ -78,14 +79,28 @@ class Case:
     @property
     def create_options(self) -> dict[str, Any]:
         """Keyword arguments of `AllReduceOp.create`."""
-        options: dict[str, Any] = {
+        return {
             "timeout_s": self.timeout_s,
             "stage": self.stage,
             "dtypes": (self.torch_dtype,),
             "transport": self.backend,
             "queues": self.queues,
+            "wire": self.wire.value,
         }
-        return options | ({"wire": self.wire.value} if self.wire.lossy else {})
+
+    def origin(self, world_size: int) -> dict[str, Any]:
+        """Fields of a row that say what was run, and of which code."""
+        return {
+            "world_size": world_size,
+            "m": self.m,
+            "n": self.n,
+            "dtype": self.dtype.label,
+            "calls": self.calls,
+            "warmup": self.warmup,
+            "seed": self.seed,
+            "versions": versions(),
+            "git_commit": git_commit(),
+        }
 
     @property
     def torch_dtype(self) -> torch.dtype:

@@ -45,15 +45,13 @@ def measure(world: World, case: Case, on_call: Callable[[], None] = lambda: None
 
 def _plan(op: AllReduceOp, case: Case) -> CallPlan:
     numel = case.m * case.n
-    # Only a wire that scales rows has to know them.
-    columns = {"columns": case.n} if _wire(op).per_row else {}
     in_window = case.in_place and case.zero_copy and numel > 0
-    return op.plan(numel, case.torch_dtype, in_place_in_window=in_window, **columns)
+    return op.plan(numel, case.torch_dtype, in_window, case.n if _wire(op).per_row else None)
 
 
 def _wire(op: AllReduceOp) -> Wire:
     """What crosses the links: an op may narrow what was asked for, as a world of one does."""
-    return getattr(op, "wire", Wire.EXACT)
+    return op.wire
 
 
 def _one_call(world: World, op: AllReduceOp, case: Case, call: int, wire: Wire) -> Verdict:

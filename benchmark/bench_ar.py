@@ -28,7 +28,7 @@ import typer
 from benchmark import all_reduce_baseline as baselines
 from benchmark.all_reduce_cases import Case
 from benchmark.all_reduce_rank import measure
-from benchmark.report import git_commit, print_result, print_table, progress, versions
+from benchmark.report import print_result, print_table, progress
 from mori_gemm_ar.errors import ConfigError, MoriGemmArError
 from mori_gemm_ar.layout import DType, Stage, Wire
 
@@ -88,16 +88,8 @@ def _row(world_size: int, case: Case, fields: dict[str, Any]) -> dict[str, Any]:
     return {
         "benchmark": "all_reduce",
         **fields,
-        "world_size": world_size,
-        "m": case.m,
-        "n": case.n,
-        "dtype": case.dtype.label,
-        "calls": case.calls,
-        "warmup": case.warmup,
-        "seed": case.seed,
         "requested": case.requested,
-        "versions": versions(),
-        "git_commit": git_commit(),
+        **case.origin(world_size),
     }
 
 
