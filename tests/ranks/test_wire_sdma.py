@@ -4,14 +4,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 
-from mori_gemm_ar.ar import AllReduceOp
 from mori_gemm_ar.emulator import EngineSettings, Node
 from mori_gemm_ar.emulator.adversary import DEFAULT_ADVERSARY
 from mori_gemm_ar.emulator.races.detector import RaceDetector
@@ -21,8 +20,9 @@ from mori_gemm_ar.layout import DType, Wire
 from mori_gemm_ar.layout.sdma import SdmaPhase, Transport, sdma_config
 from mori_gemm_ar.runtime import LocalWorld, RankContext
 from tests.ranks.test_sdma_allreduce import engines_from
-from tests.ranks.test_wire import MAX_BYTES, shapes
-from tests.ranks.wire_data import GATES, LOSSY, gaussian, relative_l2, wire_reference
+from tests.ranks.test_wire import shapes
+from tests.ranks.wire_data import create as create_on
+from tests.ranks.wire_data import each_wire, wire_reference
 from tests.ranks.worlds import (
     BF16,
     FP16,
@@ -37,12 +37,7 @@ from tests.ranks.worlds import (
     unfair,
 )
 
-each_wire = pytest.mark.parametrize("wire", LOSSY, ids=lambda wire: wire.value)
-
-
-def create(ctx: RankContext, wire: Wire, dtypes: tuple[torch.dtype, ...] = (BF16,), **more) -> AllReduceOp:
-    more.setdefault("transport", "sdma")
-    return AllReduceOp.create(ctx, more.pop("max_bytes", MAX_BYTES), wire=wire, dtypes=dtypes, **more)
+create = partial(create_on, transport="sdma")
 
 
 # --- bits ---
@@ -157,105 +152,6 @@ def test_both_transports_of_one_op(wire: Wire, monkeypatch: pytest.MonkeyPatch) 
                 require_bits(op(inputs[ctx.rank]), wire_reference(inputs, wire), call=call, m=m, rank=ctx.rank)
 
     run(3, body, node=unfair(1))
-
-
-# --- places and replays ---
-
-
-@each_wire
-def test_in_place_and_in_the_window(wire: Wire) -> None:
-    """Input, output or both in the window's buffer, and in the tensor itself; a zero-copy input keeps its values."""
-
-    def body(ctx: RankContext) -> None:
-        with create(ctx, wire) as op:
-            for call, shape in enumerate([(37, 48), (5, 1040), (2, 16)] if wire.per_row else [(37, 43), (5, 1040)]):
-                inputs = [fresh(shape, BF16, call, rank) for rank in range(3)]
-                expected, where = wire_reference(inputs, wire), {"wire": wire, "shape": shape, "rank": ctx.rank}
-                x = inputs[ctx.rank].clone()
-                assert op(x, out=x) is x
-                require_bits(x, expected, how="in place", **where)
-                held = op.buffer(shape, BF16)
-                held.copy_(inputs[ctx.rank])
-                require_bits(op(held), expected, how="zero copy", **where)
-                require_bits(held, inputs[ctx.rank], what="input", **where)
-                op(held, out=held)
-                require_bits(held, expected, how="in place in the window", **where)
-
-    run(3, body)
-
-
-@each_wire
-def test_replays_use_new_data(wire: Wire) -> None:
-    """Recorded calls, mixed with direct ones of other sizes, one rank late each time."""
-
-    def body(ctx: RankContext) -> None:
-        delays = Delays(ctx)
-        with create(ctx, wire) as op:
-            slots = [torch.empty(shape, dtype=BF16) for shape in ((19, 80), (3, 176))]
-            with op.target.record() as recording:
-                outputs = [op(x) for x in slots]
-            for replay in range(6):
-                sets = [[fresh(x.shape, BF16, replay, rank) for rank in range(3)] for x in slots]
-                for x, inputs in zip(slots, sets, strict=True):
-                    x.copy_(inputs[ctx.rank])
-                delays.only(replay)
-                recording.replay()
-                for y, inputs in zip(outputs, sets, strict=True):
-                    require_bits(y, wire_reference(inputs, wire), replay=replay, rank=ctx.rank)
-                if replay % 3 == 2:
-                    inputs = [fresh((90, 96), BF16, replay, 9, rank) for rank in range(3)]
-                    require_bits(op(inputs[ctx.rank]), wire_reference(inputs, wire), replay=replay, rank=ctx.rank)
-
-    run(3, body, node=unfair(2))
-
-
-# --- NaN, infinity and what is lost ---
-
-
-@each_wire
-def test_nan_and_infinity_stay_in_their_unit(wire: Wire) -> None:
-    """From any rank, in the middle and in the ragged tail; all else keeps the bits that it has without them."""
-    columns, unit = 80, 80 if wire.per_row else 32
-    marks = [(0, 3, math.nan), (1, 1000, math.inf), (2, 2017, -math.inf)]
-    marks += [] if wire.per_row else [(0, 2410, math.nan)]
-    shape = (30, columns) if wire.per_row else (30 * columns + 17,)
-
-    def body(ctx: RankContext) -> None:
-        with create(ctx, wire) as op:
-            clean = [gaussian(shape, BF16, rank) for rank in range(3)]
-            dirty = [x.clone() for x in clean]
-            hit = torch.zeros(clean[0].numel(), dtype=torch.bool)
-            for rank, at, value in marks:
-                dirty[rank].view(-1)[at] = value
-                hit[at // unit * unit : (at // unit + 1) * unit] = True
-            y, before = op(dirty[ctx.rank]), op(clean[ctx.rank])
-            require_bits(y, wire_reference(dirty, wire), wire=wire, rank=ctx.rank)
-            assert torch.equal(torch.isnan(y).flatten(), hit)
-            require_bits(y.flatten()[~hit], before.flatten()[~hit], wire=wire, rank=ctx.rank)
-
-    run(3, body)
-
-
-@each_wire
-@pytest.mark.parametrize("world", [2, 4, 8])
-def test_gates_on_gaussian_data(world: int, wire: Wire) -> None:
-    """Two-sided; all ranks hold the same bits, and the op's own measurement says the same."""
-
-    def body(ctx: RankContext) -> torch.Tensor:
-        low, high = GATES[wire]
-        inputs = [gaussian((60, 1024), BF16, world, rank) for rank in range(world)]
-        with create(ctx, wire) as op:
-            y = op(inputs[ctx.rank])
-            own, measured = op.wire_error(inputs[ctx.rank]), op.wire_error()
-        loss = relative_l2(y, inputs)
-        assert low <= loss <= high, f"wire={wire.value} world={world} rank={ctx.rank} relL2={loss:.3e}"
-        assert own.relative_l2 == pytest.approx(loss, rel=0.05)
-        assert low <= float(measured) <= high and measured.wire is wire
-        return y
-
-    ranks = run(world, body, seed=world)
-    for rank in range(1, world):
-        require_bits(ranks[rank], ranks[0], world=world, wire=wire, rank=rank)
 
 
 # --- refusals ---

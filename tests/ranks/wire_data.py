@@ -5,15 +5,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import pytest
 import torch
 
+from mori_gemm_ar.ar import AllReduceOp
 from mori_gemm_ar.ar.wire_format import dequantize_wire, quantize_wire
 from mori_gemm_ar.layout import Wire
+from mori_gemm_ar.runtime import RankContext
+from tests.ranks.worlds import BF16
 
 LOSSY = (Wire.FP8, Wire.FP8_BOTH, Wire.FP8_ROW)
 # Relative L2 of Gaussian data: (low, high). Below, the wire was not used; above, something else is lost.
 GATES = {Wire.FP8: (2.0e-2, 2.8e-2), Wire.FP8_ROW: (2.0e-2, 2.8e-2), Wire.FP8_BOTH: (3.0e-2, 4.2e-2)}
+MAX_BYTES = 1 << 17
+each_wire = pytest.mark.parametrize("wire", LOSSY, ids=lambda wire: wire.value)
+
+
+def create(ctx: RankContext, wire: Wire, dtypes: tuple[torch.dtype, ...] = (BF16,), **more: Any) -> AllReduceOp:
+    """An op for small tensors."""
+    return AllReduceOp.create(ctx, more.pop("max_bytes", MAX_BYTES), wire=wire, dtypes=dtypes, **more)
 
 
 def through(x: torch.Tensor, wire: Wire, dtype: torch.dtype) -> torch.Tensor:
