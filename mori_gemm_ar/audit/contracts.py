@@ -143,7 +143,7 @@ def all_reduce_contract(
     common: dict[str, Any] = {"waves": threads // 64, "max_vgpr": _BESIDE_GEMM, "max_sgpr": MAX_SGPR}
     if world == 1:
         return KernelContract(
-            name, **common, lds_bytes=0, releases=0, polls=(), scoped=(), stores=_counted((pack, 1), (element, 1))
+            name, **common, lds_bytes=0, releases=0, polls=(), scoped=(), stores=counted((pack, 1), (element, 1))
         )
     bounded = Spelling("buffer_store_dwordx4")
     # One stage: staging and sums. Two: sums; staging and gather are bounded, one store for each slice.
@@ -157,16 +157,16 @@ def all_reduce_contract(
         releases=1,
         publishes=(Publish(_SIGNAL, release=Policy.SYSTEM),),
         polls=(Poll(_POLL, acquire=Policy.SYSTEM),),
-        scoped=_counted(
+        scoped=counted(
             (_SIGNAL, 1), (_POLL, 1), (_CLAIM, 1), *_RECORD,
             (Spelling("buffer_wbl2", Policy.SYSTEM), 1), (Spelling("buffer_inv", Policy.SYSTEM), 1),
         ),
-        stores=_counted(*data, (epoch, 1), (_SIGNAL, 1), *_RECORD),
+        stores=counted(*data, (epoch, 1), (_SIGNAL, 1), *_RECORD),
         peer_row=f"LSA all-reduce {stages}-stage" if default and world == 8 and element_bytes == 2 else "",
     )  # fmt: skip
 
 
-def _counted(*rows: tuple[Spelling, int]) -> tuple[tuple[Spelling, int], ...]:
+def counted(*rows: tuple[Spelling, int]) -> tuple[tuple[Spelling, int], ...]:
     """Rows with equal spellings added up."""
     counts: dict[Spelling, int] = {}
     for spelling, count in rows:
@@ -249,8 +249,8 @@ def sdma_contract(
             publishes=(Publish(_SIGNAL, release=None),),
             polls=_FLAG_POLLS,
             posts=Posts(1, None),
-            scoped=_counted(*_EXCHANGE_SCOPED),
-            stores=_counted(*_EXCHANGE_STORES),
+            scoped=counted(*_EXCHANGE_SCOPED),
+            stores=counted(*_EXCHANGE_STORES),
         )
     epoch = ((Spelling("global_store_dword", Policy.SC1), 1),) if phase == "reduce" else ()
     acquire = (_SYSTEM_INV,) if phase == "reduce" else ()
@@ -261,8 +261,8 @@ def sdma_contract(
         publishes=(Publish(_ARRIVAL, release=Policy.SYSTEM), Publish(_SIGNAL, release=Policy.SYSTEM)),
         polls=_FLAG_POLLS,
         posts=Posts(1, Policy.SYSTEM),
-        scoped=_counted(*_EXCHANGE_SCOPED, *_HAND_OVER_SCOPED, *acquire, *epoch),
-        stores=_counted(*_EXCHANGE_STORES, *data, *epoch),
+        scoped=counted(*_EXCHANGE_SCOPED, *_HAND_OVER_SCOPED, *acquire, *epoch),
+        stores=counted(*_EXCHANGE_STORES, *data, *epoch),
     )
 
 

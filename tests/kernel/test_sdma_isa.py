@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from mori_gemm_ar.audit import KernelContract, Policy, Poll, Posts, Publish, Spelling, audit_kernel
-from mori_gemm_ar.audit.contracts import DRAIN_POLL, DRAIN_SCOPED, PUT_SCOPED, PUT_STORES, SIGNAL_STORES
+from mori_gemm_ar.audit.contracts import DRAIN_POLL, DRAIN_SCOPED, PUT_SCOPED, PUT_STORES, SIGNAL_STORES, counted
 from mori_gemm_ar.compile.build import build
 from mori_gemm_ar.isa import basic_blocks, parse_isa
 from mori_gemm_ar.layout import DType
@@ -19,13 +19,6 @@ WRITEBACK = Spelling("buffer_wbl2", Policy.SC1)
 DATA = Spelling("global_store_dword")
 
 
-def added(*rows: tuple[tuple[Spelling, int], ...]) -> tuple[tuple[Spelling, int], ...]:
-    counts: dict[Spelling, int] = {}
-    for spelling, count in (pair for row in rows for pair in row):
-        counts[spelling] = counts.get(spelling, 0) + count
-    return tuple(counts.items())
-
-
 CONTRACTS = {
     "drain": KernelContract(
         "send_release_drain",
@@ -34,8 +27,8 @@ CONTRACTS = {
         publishes=(Publish(FLAG, Policy.SC1),),
         polls=(Poll(DRAIN_POLL, Policy.SYSTEM),),
         posts=Posts(1),
-        scoped=added(PUT_SCOPED, DRAIN_SCOPED, ((FLAG, 1), (WRITEBACK, 1))),
-        stores=added(PUT_STORES, ((DATA, 1), (FLAG, 1))),
+        scoped=counted(*PUT_SCOPED, *DRAIN_SCOPED, (FLAG, 1), (WRITEBACK, 1)),
+        stores=counted(*PUT_STORES, (DATA, 1), (FLAG, 1)),
     ),
     "signal": KernelContract(
         "send_release_signal",
@@ -44,8 +37,8 @@ CONTRACTS = {
         publishes=(Publish(FLAG, Policy.SC1),),
         polls=(Poll(LOOK, Policy.SYSTEM),),
         posts=Posts(1),
-        scoped=added(PUT_SCOPED, ((LOOK, 1), (FLAG, 1), (WRITEBACK, 1))),
-        stores=added(PUT_STORES, SIGNAL_STORES, ((DATA, 1), (FLAG, 1))),
+        scoped=counted(*PUT_SCOPED, (LOOK, 1), (FLAG, 1), (WRITEBACK, 1)),
+        stores=counted(*PUT_STORES, *SIGNAL_STORES, (DATA, 1), (FLAG, 1)),
     ),
 }
 
