@@ -36,7 +36,9 @@ class OpWindow:
 class Call:
     """One all-reduce of contiguous memory. `stage` is for load and store only; None lets the size decide.
 
-    columns: elements of a row, where the wire scales rows.
+    columns: elements of a row, where the wire scales rows. The other fields are for copy engines: slice_elements, of a
+    full slice, if not as even as possible; sums, the region in which sums are gathered; scattered, whether the slices
+    are on their way already; tag, if not that of an all-reduce alone.
     """
 
     problem: AllReduceProblem
@@ -46,6 +48,10 @@ class Call:
     stage: Stage | None = None
     wire: Wire = Wire.EXACT
     columns: int | None = None
+    slice_elements: int | None = None
+    sums: str = "reduced"
+    scattered: bool = False
+    tag: int | None = None
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:

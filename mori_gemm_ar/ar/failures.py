@@ -8,6 +8,7 @@ import struct
 
 from mori_gemm_ar.errors import CollectiveError, CollectiveMismatch, CollectiveTimeout, CopyEngineTimeout
 from mori_gemm_ar.layout.allreduce import ERROR_WORDS, ErrorStatus, ErrorWord, Phase, decode_tag, error_words
+from mori_gemm_ar.layout.fused import LayerTag
 
 _PHASES = {
     Phase.ENTRY: "entry barrier (all inputs are there)",
@@ -17,6 +18,7 @@ _PHASES = {
     Phase.SCATTER: "scatter (all slices are here)",
     Phase.GATHER_PUT: "gather (its copy engines have sent its sums)",
     Phase.GATHER: "gather (all sums are here)",
+    Phase.PULL: "pull (all slices are reduced)",
 }
 
 
@@ -24,6 +26,10 @@ _BY_ENGINE = (Phase.SCATTER_PUT, Phase.SCATTER, Phase.GATHER_PUT, Phase.GATHER)
 
 
 def _call(tag: int, phase: int) -> str:
+    layer = LayerTag.of(tag)
+    if layer is not None:
+        gather = "pulled" if layer.pulled else "pushed by copy engine"
+        return f"m={layer.m}, sums {gather}, output {layer.slot}"
     call = decode_tag(tag)
     how = "by copy engine" if phase in _BY_ENGINE else f"{call.stage.value}-stage"
     wire = f", wire {call.wire.value!r}" if call.wire.lossy else ""
@@ -74,7 +80,8 @@ def failure_of(record: bytes, timeout_s: float, absent: dict[int, str] | None = 
             f"all ranks must make the same calls in the same order; create a new op"
         )
     mine, theirs = (_call(words[tag], words[ErrorWord.PHASE]) for tag in (ErrorWord.EXPECTED_TAG, ErrorWord.SEEN_TAG))
+    what = "all-reduce" if LayerTag.of(words[ErrorWord.EXPECTED_TAG]) is None else "GEMM and all-reduce"
     return CollectiveMismatch(
-        f"rank {rank} called all-reduce with {mine}, but rank {peer} with {theirs}, at the {phase}, "
+        f"rank {rank} called {what} with {mine}, but rank {peer} with {theirs}, at the {phase}, "
         f"call {expected}; all ranks must make the same calls in the same order; create a new op"
     )

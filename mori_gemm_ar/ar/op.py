@@ -5,31 +5,27 @@
 from __future__ import annotations
 
 import math
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from mori_gemm_ar.ar import wire as wires
 from mori_gemm_ar.ar.arguments import TORCH_DTYPES, Operands, Span, check_input, check_output, dtype_of, prepare
-from mori_gemm_ar.ar.call import Call, Codes, OpWindow
-from mori_gemm_ar.ar.failures import failure_of
+from mori_gemm_ar.ar.call import Call
+from mori_gemm_ar.ar.collective import CollectiveOp
 from mori_gemm_ar.ar.lsa import lsa_pipeline
 from mori_gemm_ar.ar.options import Options, checked_timeout
 from mori_gemm_ar.ar.plan import CallPlan, plan_call
 from mori_gemm_ar.ar.sdma import sdma_pipeline
 from mori_gemm_ar.ar.self_test import SelfTest
 from mori_gemm_ar.ar.transport import reconcile_engines
-from mori_gemm_ar.compile.store import default_store
-from mori_gemm_ar.errors import CollectiveError, ConcurrentUseError, ConfigError
-from mori_gemm_ar.layout import MI355X, AllReduceProblem, DType, Stage, WindowMap, Wire, rules, signal_word
-from mori_gemm_ar.layout.allreduce import CONTROL, ERROR_WORDS
+from mori_gemm_ar.errors import ConfigError
+from mori_gemm_ar.layout import MI355X, AllReduceProblem, DType, Stage, Wire, rules
 from mori_gemm_ar.layout.sdma import Transport, select_transport
-from mori_gemm_ar.layout.terms import MAX_BLOCKS, MAX_NUMEL, MAX_WORLD
-from mori_gemm_ar.runtime import Resource, Rollback, SymmetricMemory, Target, World, agree, connect, require_equal
+from mori_gemm_ar.layout.terms import MAX_NUMEL
+from mori_gemm_ar.runtime import Target, World, agree, connect, require_equal
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -37,7 +33,7 @@ if TYPE_CHECKING:
 _PIPELINES = {Transport.LSA: lsa_pipeline, Transport.SDMA: sdma_pipeline}
 
 
-class AllReduceOp(Resource):
+class AllReduceOp(CollectiveOp):
     """Sum over all ranks, bitwise identical on every rank.
 
     `op(x, out=None)`: `x` is any tensor of bf16, fp16 or fp32 with up to `max_bytes` bytes on the op's device, with
@@ -54,18 +50,9 @@ class AllReduceOp(Resource):
     """
 
     def __init__(self, world: World, target: Target, options: Options, timeout_s: float) -> None:
-        super().__init__()
-        self.rank, self.world_size = world.rank, world.size
-        self.max_bytes, self.timeout_s = options.max_bytes, timeout_s
-        self.target = target
-        self._world, self._options = world, options
+        super().__init__(world, target, timeout_s)
+        self.max_bytes, self._options = options.max_bytes, options
         self._engines = False  # whether copy engines serve this op
-        self._rollback = Rollback()
-        self._codes: Codes = {}
-        self._window: OpWindow | None = None
-        self._owner = threading.get_ident()
-        self._failure: CollectiveError | None = None
-        self._busy = threading.Lock()
 
     # ---- creation --------------------------------------------------------------------------------------------
     @classmethod
@@ -111,18 +98,14 @@ class AllReduceOp(Resource):
                 op._options.compared,
             )
             require_equal(world, "compare devices", "device", op.target.name)
-            agree(world, "load kernels", op._load)
-            window = agree(world, "lay out the window", op._options.window)
-            communicator = op.target.communicator(window.nbytes)
-            op._rollback.add(communicator.destroy)
-            fault = agree(world, "allocate the window", lambda: op._allocate(window, communicator))
+            agree(world, "load kernels", lambda: op._load(op._options.configs()))
+            fault = op._open_window(op._options.window, op._options.queues if op._options.wants_engines else 0)
             op._engines = op._options.wants_engines and reconcile_engines(world, op._options.transport, fault)
             agree(world, "clear the control region", lambda: op._start_epoch(0))
             op._self_test()
         except BaseException:
             if op is not None:
-                op._closed = True
-                op._rollback.run(quiet=True)
+                op._abandon()
             raise
         return op
 
@@ -131,41 +114,6 @@ class AllReduceOp(Resource):
         options = Options.checked(world.size, *asked)
         target = world.target(device)
         return cls(world, target, options, checked_timeout(timeout_s, target.default_timeout_s))
-
-    def _load(self) -> None:
-        store = default_store()
-        for config in self._options.configs():
-            code = self._codes[config] = store.get(config, self.target.code_form)
-            self.target.load(code)
-
-    def _allocate(self, window: WindowMap, communicator: SymmetricMemory) -> str | None:
-        """Returns why there are no copy engines."""
-        memory = communicator.alloc_mem(window.nbytes)
-        self._rollback.add(memory.close)
-        registered = communicator.register_window(
-            memory.ptr, window.nbytes, tuple((r.offset, r.nbytes, r.name) for r in window.regions)
-        )
-        self._rollback.add(registered.close)
-        device_comm = communicator.create_dev_comm(self._options.queues if self._options.wants_engines else 0)
-        self._rollback.add(device_comm.close)
-        error = self.target.error_record(memory.ptr + window.offset("error"), 4 * ERROR_WORDS)
-        self._rollback.add(error.close)
-        stride = device_comm.per_rank_size
-        base = memory.ptr - self.rank * stride
-        self._window = OpWindow(window, self.rank, memory.ptr, base, stride, error, device_comm.copy_queues)
-        return device_comm.copy_engine_fault
-
-    def _start_epoch(self, epoch: int) -> None:
-        """Clear the control region and let the call counters start at `epoch` (other than 0 for tests only)."""
-        window = self._require_window()
-        self.target.fill(window.address, CONTROL.nbytes, 0)
-        if epoch:
-            self.target.write(window.at("epochs"), epoch.to_bytes(4, "little") * MAX_BLOCKS)
-            slots = signal_word(epoch, 0).to_bytes(8, "little") * (MAX_BLOCKS * MAX_WORLD)
-            for region in ("entry", "exit"):
-                self.target.write(window.at(region), slots)
-            self.target.write(window.at("copy_epoch"), epoch.to_bytes(4, "little"))
-            self.target.write(window.at("copy_flags"), slots[: 8 * 2 * MAX_WORLD])
 
     def self_test(self) -> None:
         """Collective: move known data over every leg of every transport that this op uses, and check every element.
@@ -204,23 +152,10 @@ class AllReduceOp(Resource):
             self.wire,
         )
 
-    @property
-    def _budget(self) -> int:
-        """Ticks of each wait."""
-        return int(self.timeout_s * self.target.ticks_per_second)
-
     def _run_test(self, transport: Transport, call: Call) -> None:
         self.target.submit(_PIPELINES[transport](self._require_window(), self._codes, call))
         self.target.synchronize()
         self._raise_failure()
-
-    def _tested(self, check: Callable[[], None]) -> None:
-        """One part of the self-test; peers that wait for a rank where it fails are told."""
-        try:
-            check()
-        except BaseException as error:
-            self.target.give_up(f"{type(error).__name__}: {error}")
-            raise
 
     # ---- use -------------------------------------------------------------------------------------------------
     def __call__(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -306,29 +241,7 @@ class AllReduceOp(Resource):
         problem = AllReduceProblem(self.world_size, numel, dtype_of(dtype))
         return plan_call(self._options, problem, self._transport(problem), in_place_in_window, columns)
 
-    def check(self) -> None:
-        """Wait for everything submitted and raise the failure of a collective, if there is one."""
-        self.require_open()
-        self.target.synchronize()
-        self._raise_failure()
-
-    def bind(self) -> None:
-        """Hand the op to the calling thread. All ranks have to do it at the same point of their call sequence."""
-        self.require_open()
-        self._owner = threading.get_ident()
-
     # ---- parts of a call -------------------------------------------------------------------------------------
-    def _enter(self) -> None:
-        self.require_open()
-        if not self._busy.acquire(blocking=False):
-            raise ConcurrentUseError("op must not be called while another thread is in it; give each thread its own op")
-        if self._owner == threading.get_ident() and self._failure is None:
-            return
-        self._busy.release()
-        if self._failure is not None:
-            raise self._failure
-        raise ConcurrentUseError("op belongs to another thread; call bind() on all ranks, or create one op per thread")
-
     def _run(self, operands: Operands, dtype: DType, *, exact: bool = False) -> None:
         """Submit one all-reduce of contiguous operands; `exact`: by load and store in one stage, whatever the wire."""
         problem = AllReduceProblem(self.world_size, operands.numel, dtype)
@@ -337,52 +250,6 @@ class AllReduceOp(Resource):
         places = operands.source.data_ptr(), operands.destination.data_ptr()
         call = Call(problem, *places, self._budget, stage, wire, wires.columns_of(wire, operands.source))
         self.target.submit(_PIPELINES[transport](self._require_window(), self._codes, call))
-
-    def _require_window(self) -> OpWindow:
-        if self._window is None:
-            raise ConfigError("op must be made by create()")
-        return self._window
-
-    def _raise_failure(self) -> None:
-        if self._failure is None:
-            self._failure = self._read_failure()
-        if self._failure is not None:
-            raise self._failure
-
-    def _read_failure(self) -> CollectiveError | None:
-        """A failure makes the op useless on all ranks, so those that still wait are told."""
-        record = self._require_window().error.read()
-        failure = failure_of(record, self.timeout_s, self.target.absent()) if any(record) else None
-        if failure is not None:
-            self.target.give_up(f"{type(failure).__name__}: {failure}")
-        return failure
-
-    # ---- end -------------------------------------------------------------------------------------------------
-    def _release(self) -> None:
-        """Wait for submitted work, give everything back, then raise a failure nobody has seen yet."""
-        seen = self._failure is not None
-        unseen: CollectiveError | None = None
-        try:
-            if not self.target.recording:
-                self.target.synchronize()
-                unseen = None if seen else self._read_failure()
-        finally:
-            self._rollback.run()
-        if unseen is not None:
-            self._failure = unseen
-            raise unseen
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close; an error that is already on its way wins over one that closing finds, and waiting peers are told."""
-        if error is not None and not self.closed:
-            self.target.give_up(f"{type(error).__name__}: {error}")
-        try:
-            self.close()
-        except Exception:
-            if error is None:
-                raise
 
 
 __all__ = ["AllReduceOp", "CallPlan"]

@@ -4,14 +4,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from mori_gemm_ar.ar.call import Call, Codes, OpWindow, launch
 from mori_gemm_ar.errors import ConfigError
 from mori_gemm_ar.layout import MI355X, WAVE_LANES, DType, LaunchGeometry, Stage, Wire, WireSplit, call_tag
 from mori_gemm_ar.layout.sdma import ByteSlices, SdmaConfig, SdmaPhase, sdma_config, sdma_geometry
 from mori_gemm_ar.layout.wire_terms import RUN
-from mori_gemm_ar.runtime import Pipeline
+from mori_gemm_ar.runtime import Launch, Pipeline
 
 _NO_WAVE = 2**32 - 1
 
@@ -25,20 +26,30 @@ def sdma_configs(world: int, dtypes: Iterable[DType], wire: Wire = Wire.EXACT) -
 
 def sdma_pipeline(window: OpWindow, codes: Codes, call: Call) -> Pipeline:
     """The launches of one call."""
+    name = f"sdma_allreduce_w{call.problem.world}_{call.problem.dtype.label}"
+    launches = sdma_launches(window, codes, call, tuple(SdmaPhase))
+    return Pipeline(f"{name}_{call.wire.label}" if call.wire.lossy else name, tuple(launches), call.buffers)
+
+
+def sdma_launches(window: OpWindow, codes: Codes, call: Call, phases: Sequence[SdmaPhase]) -> list[Launch]:
+    """Launches of some phases of a call."""
+    return [_launch(window, codes, call, phase) for phase in phases]
+
+
+def _launch(window: OpWindow, codes: Codes, call: Call, phase: SdmaPhase) -> Launch:
     problem, wire = call.problem, call.wire
+    if phase is SdmaPhase.SCATTER and call.scattered:
+        # Nothing is left to put: the kernel waits for its queues and meets the peers.
+        wire, problem = Wire.EXACT, replace(problem, numel=0)
+    config = sdma_config(problem.world, problem.dtype, phase, wire)
+    geometry = sdma_geometry(call.problem, config, MI355X, call.columns, call.slice_elements)
     transport = _transport_arguments(window, call)
-    launches = []
-    for phase in SdmaPhase:
-        config = sdma_config(problem.world, problem.dtype, phase, wire)
-        geometry = sdma_geometry(problem, config, MI355X, call.columns)
-        if wire.lossy:
-            own = (*_wire_sizes(window, call, phase, geometry), *transport, *_wire_places(window, call))
-        else:
-            slices = ByteSlices.of(problem)
-            own = (slices.total, slices.part, *transport)
-        launches.append(launch(window, codes, call, config, geometry, (*own, call.budget, window.error.address)))
-    name = f"sdma_allreduce_w{problem.world}_{problem.dtype.label}"
-    return Pipeline(f"{name}_{wire.label}" if wire.lossy else name, tuple(launches), call.buffers)
+    if wire.lossy:
+        own = (*_wire_sizes(window, call, phase, geometry), *transport, *_wire_places(window, call))
+    else:
+        slices = ByteSlices.of(problem, call.slice_elements)
+        own = (slices.total, slices.part, *transport)
+    return launch(window, codes, call, config, geometry, (*own, call.budget, window.error.address))
 
 
 def slot_bytes(window: OpWindow, region: str, world: int) -> int:
@@ -50,20 +61,22 @@ def _transport_arguments(window: OpWindow, call: Call) -> tuple[int, ...]:
     """Tag, queues, the landing slots, and where sums are gathered."""
     if window.queues is None:
         raise ConfigError("transport=SDMA must have copy engines; create the op with transport='sdma'")
-    problem = call.problem
+    problem, tag = call.problem, call.tag
+    if tag is None:
+        tag = call_tag(problem.numel, problem.dtype, Stage.TWO, call.wire, call.columns)
     return (
-        call_tag(problem.numel, problem.dtype, Stage.TWO, call.wire, call.columns),
+        tag,
         window.queues.per_peer,
         window.queues.table,
         window.map.offset("landing"),
         slot_bytes(window, "landing", problem.world),
-        window.map.offset("gathered" if call.wire.lossy else "reduced"),
+        window.map.offset("gathered" if call.wire.lossy else call.sums),
     )
 
 
 def _wire_sizes(window: OpWindow, call: Call, phase: SdmaPhase, geometry: LaunchGeometry) -> tuple[int, ...]:
     problem, columns = call.problem, call.columns
-    split = WireSplit(problem.world, problem.numel, call.wire, columns)
+    split = WireSplit(problem.world, problem.numel, call.wire, columns, call.slice_elements)
     # The short group follows the whole ones.
     whole = problem.numel // split.unit * split.unit
     owner, before = divmod(whole, split.part) if split.part else (0, 0)

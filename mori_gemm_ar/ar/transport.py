@@ -34,18 +34,22 @@ def wants_engines(asked: Transport | None, world: int, max_bytes: int) -> bool:
     return asked is Transport.SDMA or (asked is None and max_bytes >= MI355X.copy_bytes)
 
 
-def reconcile_engines(world: World, asked: Transport | None, fault: str | None) -> bool:
+def reconcile_engines(
+    world: World, asked: Transport | None, fault: str | None, name: str = "transport='sdma'", way_out: str = "'lsa'"
+) -> bool:
     """Collective: whether all ranks have their queues. `fault`: why this one has none.
 
-    Raises `ConfigError` on every rank where copy engines were asked for; with "auto" rank 0 warns.
+    Raises `ConfigError` on every rank where copy engines were asked for; with "auto" rank 0 warns. name, way_out: the
+    option that asked for them, and its value that needs none.
     """
+    option = name.partition("=")[0]
     faults = world.exchange("copy engines", fault)
     missing = [f"rank {rank}: {text}" for rank, text in enumerate(faults) if text is not None]
     if not missing:
         return True
     reason = "; ".join(missing)
     if asked is Transport.SDMA:
-        raise ConfigError(f"transport='sdma' must have copy engines on all ranks, but {reason}; use transport='lsa'")
+        raise ConfigError(f"{name} must have copy engines on all ranks, but {reason}; use {option}={way_out}")
     if world.rank == 0:
-        warnings.warn(f"transport='auto' resolves to 'lsa' for all calls: {reason}", TransportWarning, stacklevel=3)
+        warnings.warn(f"{option}='auto' resolves to {way_out} for all calls: {reason}", TransportWarning, stacklevel=3)
     return False

@@ -92,6 +92,7 @@ class Timeline:
         self._steps = self._relevant_steps()
         self._loops = {n: [loop for loop in flow.loops if n in loop.blocks] for n in flow.order}
         self._matters = self._blocks_that_matter()
+        self._alive = self._blocks_before_lds()
         self.truncated = False  # a walk was longer than MAX_STEPS blocks
         self._turnable: dict[int, bool] = {}  # branches whose way was chosen -> whether the choice matters
         self._places: dict[tuple[int, Node, int], int] = {}
@@ -117,6 +118,19 @@ class Timeline:
             if any(op.barrier or op.vm or op.lds for op in self.ops[block.start : block.end])
         )
 
+    def _blocks_before_lds(self) -> frozenset[int]:
+        """Blocks from which a barrier or an LDS operation can be reached: behind the last one no access can meet."""
+        alive = {
+            block.number
+            for block in self.flow.blocks
+            if any(op.barrier or op.lds or op.kind is Kind.COPY for op in self.ops[block.start : block.end])
+        }
+        while True:
+            before = {n for n in self.flow.order if n not in alive and alive.intersection(self.flow.successors[n])}
+            if not before:
+                return frozenset(alive)
+            alive |= before
+
     # ---- walking -----------------------------------------------------------------------------------------------
 
     def walks(self) -> Iterator[list[Track]]:
@@ -135,6 +149,9 @@ class Timeline:
         while pending:
             walker = pending.pop()
             while True:
+                if walker.block not in self._alive:
+                    done.append(walker.track)
+                    break
                 self._run_block(walker)
                 steps += 1
                 ways = self._next(walker, turned) if steps < MAX_STEPS else {}

@@ -20,15 +20,19 @@ from mori_gemm_ar.compile.store import CodeForm, CodeObject, content_key, isa_di
 from mori_gemm_ar.errors import CompileError, ConfigError, MoriGemmArError
 from mori_gemm_ar.isa import parse_isa
 from mori_gemm_ar.kernels.allreduce import all_reduce_kernel
+from mori_gemm_ar.kernels.gemm.fused import fused_kernel
 from mori_gemm_ar.kernels.gemm.kernel import gemm_kernel
 from mori_gemm_ar.kernels.gemm.small import small_gemm_kernel
 from mori_gemm_ar.kernels.kernel import DeviceKernel
+from mori_gemm_ar.kernels.pull import pull_kernel
 from mori_gemm_ar.kernels.quantize import quantize_kernel
 from mori_gemm_ar.kernels.sdma import sdma_kernel
 from mori_gemm_ar.kernels.sdma_wire import sdma_wire_kernel
 from mori_gemm_ar.kernels.wire import wire_kernel
 from mori_gemm_ar.layout import AllReduceConfig
+from mori_gemm_ar.layout.fused import FusedConfig
 from mori_gemm_ar.layout.gemm import GemmConfig, QuantizeConfig, SmallGemmConfig
+from mori_gemm_ar.layout.pull import PullConfig
 from mori_gemm_ar.layout.sdma import SdmaConfig
 
 
@@ -46,6 +50,8 @@ _KERNELS: dict[type, Callable[[Any], DeviceKernel]] = {
     SmallGemmConfig: small_gemm_kernel,
     QuantizeConfig: quantize_kernel,
     SdmaConfig: _sdma,
+    FusedConfig: fused_kernel,
+    PullConfig: pull_kernel,
 }
 
 
@@ -108,6 +114,8 @@ def _config_fields(config: Any) -> dict[str, Any]:
     fields: dict[str, Any] = {"type": type(config).__name__, "key": config.key}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            value = _config_fields(value)
         fields[field.name] = value.name if isinstance(value, Enum) else value
     return fields
 

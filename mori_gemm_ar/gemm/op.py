@@ -7,14 +7,12 @@ from __future__ import annotations
 import torch
 
 from mori_gemm_ar.compile.store import CodeObject, default_store
-from mori_gemm_ar.errors import ConfigError
 from mori_gemm_ar.gemm.arguments import FP8, Contract, member_of
+from mori_gemm_ar.gemm.launches import SCALE_DTYPES, quantize, quantizer_of, run_kernel
 from mori_gemm_ar.layout import MI355X, BLayout, GemmProblem, QuantizeConfig, Recipe, gemm_candidates, select_gemm
 from mori_gemm_ar.layout.gemm import AnyGemmConfig, a_scale_shape, b_scale_shape
-from mori_gemm_ar.runtime import Buffer, Launch, Pipeline, Target, World, kernel_of, pack_arguments
+from mori_gemm_ar.runtime import Target, World
 from mori_gemm_ar.runtime.alone import AloneWorld
-
-_SCALE_DTYPES = {Recipe.BLOCKSCALE: torch.float32, Recipe.MXFP8: torch.uint8}
 
 
 class GemmOp:
@@ -53,8 +51,7 @@ class GemmOp:
         GemmProblem(0, n, k, recipe)
         op = cls((world or AloneWorld()).target(device), recipe, n, k, order)
         store = default_store()
-        quantizer = (QuantizeConfig(recipe, k),) if recipe in _SCALE_DTYPES else ()
-        for config in (*gemm_candidates(recipe, n, k, order), *quantizer):
+        for config in (*gemm_candidates(recipe, n, k, order), *quantizer_of(recipe, k)):
             op._codes[config] = store.get(config, op.target.code_form)
             op.target.load(op._codes[config])
         return op
@@ -82,22 +79,8 @@ class GemmOp:
         return out
 
     def quantize(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """bf16 [M, K] to (a, a_scale) for this op, on the device; new tensors, equal to `quantize_1x128`'s and
-        `quantize_mxfp8`'s. Not for PTPC. Raises `ConfigError`.
-        """
-        config = QuantizeConfig(self.recipe, self.k)
-        if x.dtype is not torch.bfloat16 or x.ndim != 2 or x.shape[1] != self.k or not x.is_contiguous():
-            raise ConfigError(
-                f"x={tuple(x.shape)} of {x.dtype} must be contiguous (M, {self.k}) of torch.bfloat16; convert it first"
-            )
-        m = x.shape[0]
-        GemmProblem(m, self.n, self.k, self.recipe)
-        a = torch.empty(m, self.k, dtype=FP8, device=x.device)
-        shape = a_scale_shape(self.recipe, m, self.k)
-        scale = torch.empty(shape, dtype=_SCALE_DTYPES[self.recipe], device=x.device)
-        if m:
-            self._launch(config, {"x": x, "a": a, "a_scale": scale}, m)
-        return a, scale
+        """bf16 [M, K] to (a, a_scale) for this op; see `gemm.launches.quantize`."""
+        return quantize(self.target, self._codes, self._contract, x)
 
     def plan(self, m: int) -> AnyGemmConfig:
         """The kernel that a call with m rows runs."""
@@ -106,7 +89,7 @@ class GemmOp:
     def warmup(self) -> None:
         """Run every kernel of the op once, on data of its own, so that no later call pays for a first launch."""
         b = torch.zeros(self.n, self.k, dtype=torch.uint8, device=self.target.torch_device).view(FP8)
-        scale_dtype = _SCALE_DTYPES.get(self.recipe, torch.float32)
+        scale_dtype = SCALE_DTYPES.get(self.recipe, torch.float32)
         b_scale = torch.ones(b_scale_shape(self.recipe, self.n, self.k), dtype=scale_dtype, device=b.device)
         for config in self._codes:
             if not isinstance(config, QuantizeConfig):
@@ -118,13 +101,5 @@ class GemmOp:
                 self.quantize(torch.zeros(1, self.k, dtype=torch.bfloat16, device=b.device))
         self.target.settle()
 
-    def _launch(self, config: AnyGemmConfig | QuantizeConfig, tensors: dict[str, torch.Tensor], m: int) -> None:
-        """Run one kernel; its arguments are the tensors' addresses in order, then m."""
-        code = self._codes[config]
-        kernel = kernel_of(code)
-        arguments = pack_arguments(kernel.args, [*(tensor.data_ptr() for tensor in tensors.values()), m])
-        threads = code.manifest["resources"]["threads"]
-        launch = Launch(code, (config.blocks(m), 1, 1), (threads, 1, 1), arguments, config.key)
-        buffers = [Buffer(n, t.data_ptr(), t.numel() * t.element_size()) for n, t in tensors.items()]
-        self.target.submit(Pipeline(config.key, (launch,), tuple(buffers)))
-        self.target.settle()
+    def _launch(self, config: AnyGemmConfig, tensors: dict[str, torch.Tensor], m: int) -> None:
+        run_kernel(self.target, self._codes[config], config, tensors, m)

@@ -115,9 +115,13 @@ class SdmaCall:
     def put_slices(self, source, nbytes):
         """Put to every peer what source(peer) and nbytes(peer) say, into its slot for this rank, and meet all ranks."""
         exchange = Exchange(self.windows, self.tid, self.arguments, Phase.SCATTER)
+        self.put_through(exchange, source, nbytes)
+
+    def put_through(self, exchange, source, nbytes):
+        """The same through an exchange of the caller's; whether all ranks came."""
         slot = self.arguments.landing + self.arguments.slot * fx.Int64(fx.Uint32(self.arguments.rank))
         peer = exchange.peer
-        exchange.run(source(peer), self.windows.of(peer) + slot, nbytes(peer))
+        return exchange.run(source(peer), self.windows.of(peer) + slot, nbytes(peer))
 
     def sum_packs(self, arrays, pack):
         return sum_of_packs(arrays, pack, self.element)

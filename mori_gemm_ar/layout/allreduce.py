@@ -47,6 +47,7 @@ class Phase(IntEnum):
     SCATTER = 4  # all ranks' slices are here
     GATHER_PUT = 5  # the own sums are with all ranks
     GATHER = 6  # all ranks' sums are here
+    PULL = 7  # all ranks' sums may be loaded (GEMM with all-reduce)
 
 
 class ErrorWord(IntEnum):
@@ -154,15 +155,20 @@ def _control_regions() -> tuple[Region, ...]:
         ("copy_arrivals", 4),  # u32, blocks that have reduced; wraps by itself
         ("copy_flags", SLOT_BYTES * MAX_WORLD * 2),  # u64 [scatter, gather][peer]
     )
+    return control_regions(sizes, 0)
+
+
+def control_regions(sizes: Sequence[tuple[str, int]], start: int) -> tuple[Region, ...]:
+    """Control regions of these (name, bytes) in order, from byte `start` on."""
     regions = []
-    cursor = 0
+    cursor = start
     for name, nbytes in sizes:
         regions.append(Region(name, RegionKind.CONTROL, cursor, nbytes))
         cursor = round_up(cursor + nbytes, REGION_ALIGN)
     return tuple(regions)
 
 
-_CONTROL_REGIONS = _control_regions()
+CONTROL_REGIONS = _control_regions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,8 +203,8 @@ class AllReduceControl:
 
 
 CONTROL = AllReduceControl(
-    **{region.name: region.offset for region in _CONTROL_REGIONS},
-    nbytes=round_up(_CONTROL_REGIONS[-1].end, REGION_ALIGN),
+    **{region.name: region.offset for region in CONTROL_REGIONS},
+    nbytes=round_up(CONTROL_REGIONS[-1].end, REGION_ALIGN),
 )
 
 
@@ -218,7 +224,7 @@ def allreduce_window(
     behind = wire_regions(wire, world) if wire.lossy else (RegionSpec("reduced", _payload_bytes),)
     specs = (RegionSpec("input", _payload_bytes), *behind, *more)
     payload = payload_layout(specs, capacity=max_bytes, start=CONTROL.nbytes)
-    return WindowMap(_CONTROL_REGIONS + payload.regions)
+    return WindowMap(CONTROL_REGIONS + payload.regions)
 
 
 # --- signal words ---

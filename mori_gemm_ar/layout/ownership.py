@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from mori_gemm_ar.layout.problem import AllReduceProblem
 from mori_gemm_ar.layout.rules import (
     reason_not_blocks,
+    reason_not_chunk_table,
     reason_not_chunks,
     reason_not_index,
     reason_not_owner_slices,
@@ -65,6 +66,50 @@ class PackOwnership:
 
 
 @dataclass(frozen=True, slots=True)
+class ChunkTable:
+    """Bands 0 .. bands - 1 in runs whose lengths differ by at most one, the shorter ones first.
+
+    Lengths need not divide the bands, so 13 bands make 8 chunks: each chunk has an arrival target of its own. The first
+    chunk is what every link waits for at the start, so it is a short one.
+    """
+
+    bands: int
+    chunks: int
+
+    def __post_init__(self) -> None:
+        require(reason_not_chunk_table(self.bands, self.chunks))
+
+    @property
+    def few(self) -> int:
+        """Bands of a short chunk."""
+        return self.bands // self.chunks if self.chunks else 0
+
+    @property
+    def short_chunks(self) -> int:
+        """How many chunks are short."""
+        return self.chunks - self.bands % self.chunks if self.chunks else 0
+
+    @property
+    def cut(self) -> int:
+        """First band of the first longer chunk."""
+        return self.short_chunks * self.few
+
+    def run(self, chunk: int) -> range:
+        """Bands of a chunk."""
+        require(reason_not_index("chunk", chunk, self.chunks))
+        longer = max(0, chunk - self.short_chunks)
+        start = chunk * self.few + longer
+        return range(start, start + self.few + (chunk >= self.short_chunks))
+
+    def chunk_of(self, band: int) -> int:
+        """The chunk that holds a band."""
+        require(reason_not_index("band", band, self.bands))
+        if band < self.cut:
+            return band // self.few
+        return self.short_chunks + (band - self.cut) // (self.few + 1)
+
+
+@dataclass(frozen=True, slots=True)
 class OwnerSlices:
     """Rows of an [M, N] output: one slice for each rank, cut into bands of `tile_m` rows, sent in chunks of bands.
 
@@ -99,12 +144,18 @@ class OwnerSlices:
             range(start, min(start + self.tile_m, own.stop)) for start in range(own.start, own.stop, self.tile_m)
         )
 
-    def chunks(self, rank: int, chunks: int = DEFAULT_CHUNKS) -> tuple[range, ...]:
-        """Band numbers of each chunk of a slice: min(chunks, bands) of them, sizes at most one band apart.
+    @property
+    def slice_bands(self) -> int:
+        """Bands of a full slice."""
+        return self.slice_rows // self.tile_m
 
-        Sizes need not divide the bands, so 13 bands make 8 chunks: each chunk has an arrival target of its own.
-        """
+    def chunk_table(self, chunks: int = DEFAULT_CHUNKS) -> ChunkTable:
+        """Chunks of a full slice: min(chunks, bands) of them."""
         require(reason_not_chunks(chunks))
-        bands = ceil_div(len(self.slice(rank)), self.tile_m)
-        count = min(chunks, bands)
-        return tuple(range(bands * i // count, bands * (i + 1) // count) for i in range(count))
+        return ChunkTable(self.slice_bands, min(chunks, self.slice_bands))
+
+    def chunks(self, rank: int, chunks: int = DEFAULT_CHUNKS) -> tuple[range, ...]:
+        """Band numbers of each chunk of a slice. All slices are cut at the same bands; a short one has fewer chunks."""
+        table, bands = self.chunk_table(chunks), ceil_div(len(self.slice(rank)), self.tile_m)
+        runs = (table.run(chunk) for chunk in range(table.chunks))
+        return tuple(range(run.start, min(run.stop, bands)) for run in runs if run.start < bands)

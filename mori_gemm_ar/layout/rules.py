@@ -317,6 +317,13 @@ def reason_not_chunks(chunks: object) -> str | None:
     return reason_not_int("chunks", chunks, 1, MAX_ROWS, "1 sends a whole slice at once")
 
 
+def reason_not_chunk_table(bands: Any, chunks: object) -> str | None:
+    """The fields of ChunkTable: no more chunks than bands, and none of nothing."""
+    return reason_not_int("bands", bands, 0, MAX_ROWS, "give the bands of a full slice") or reason_not_int(
+        "chunks", chunks, min(bands, 1), bands, "a chunk has at least one band"
+    )
+
+
 def reason_not_tiles(tiles: object) -> str | None:
     """Arrivals of one call at a wrapping counter."""
     return reason_not_int("tiles", tiles, 1, U32, "a counter with no arrivals elects nobody")

@@ -38,6 +38,13 @@ def reason_not_queues(queues: object) -> str | None:
     return reason_not_int("queues", queues, 1, MAX_QUEUES, "one queue for each peer is the safe choice")
 
 
+def reason_not_slice_bytes(part: int, world: int, nbytes: int) -> str | None:
+    """Bytes of a full slice that a caller decides about: whole packs, and enough for all."""
+    if part % PACK_BYTES == 0 and part * world >= nbytes:
+        return None
+    return f"part={part} must be a multiple of {PACK_BYTES} and at least {nbytes} / {world}; take whole rows of N"
+
+
 class Transport(Enum):
     """How bytes reach a peer."""
 
@@ -116,9 +123,13 @@ class ByteSlices:
     total: int
 
     @classmethod
-    def of(cls, problem: AllReduceProblem) -> ByteSlices:
-        """As even as whole packs allow."""
-        return cls(problem.world, ceil_div(problem.packs, problem.world) * PACK_BYTES, problem.nbytes)
+    def of(cls, problem: AllReduceProblem, slice_elements: int | None = None) -> ByteSlices:
+        """As even as whole packs allow, or full slices of as many elements."""
+        part = ceil_div(problem.packs, problem.world) * PACK_BYTES
+        if slice_elements is not None:
+            require(reason_not_slice_bytes(slice_elements * problem.dtype.nbytes, problem.world, problem.nbytes))
+            part = slice_elements * problem.dtype.nbytes
+        return cls(problem.world, part, problem.nbytes)
 
     def slice(self, rank: int) -> range:
         """Bytes of a rank; may be empty."""
@@ -133,18 +144,23 @@ class ByteSlices:
 
 
 def sdma_geometry(
-    problem: AllReduceProblem, config: SdmaConfig, machine: Machine, columns: int | None = None
+    problem: AllReduceProblem,
+    config: SdmaConfig,
+    machine: Machine,
+    columns: int | None = None,
+    slice_elements: int | None = None,
 ) -> LaunchGeometry:
     """Grid of a phase, equal on all ranks: one wave to push, all compute units to move local memory.
 
     With a lossy wire `WireSplit.lanes` work on each slice. columns: elements of a row, where the wire scales rows.
+    slice_elements: of a full slice, if not as even as possible.
     """
     if config.wire.lossy:
-        items = WireSplit(problem.world, problem.numel, config.wire, columns).lanes
+        items = WireSplit(problem.world, problem.numel, config.wire, columns, slice_elements).lanes
     elif config.phase is SdmaPhase.GATHER:
         items = problem.packs
     else:
-        items = ByteSlices.of(problem).part // PACK_BYTES
+        items = ByteSlices.of(problem, slice_elements).part // PACK_BYTES
     if only_pushes(config.phase, config.wire):
         return LaunchGeometry(1, config.threads)
     return capped_geometry(items, config.threads, MemoryClass.LOCAL, machine)

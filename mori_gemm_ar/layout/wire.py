@@ -14,7 +14,12 @@ from dataclasses import dataclass
 from mori_gemm_ar.layout.rules import reason_not_rank, require
 from mori_gemm_ar.layout.terms import PACK_BYTES, WAVE_LANES, ceil_div, round_up
 from mori_gemm_ar.layout.window import RegionSpec
-from mori_gemm_ar.layout.wire_rules import reason_not_split, reason_not_wire_capacity, reason_not_wire_slice
+from mori_gemm_ar.layout.wire_rules import (
+    reason_not_slice_elements,
+    reason_not_split,
+    reason_not_wire_capacity,
+    reason_not_wire_slice,
+)
 from mori_gemm_ar.layout.wire_terms import GROUP, ROW_UNIT, RUN, Wire
 
 
@@ -50,15 +55,19 @@ class WireSplit:
     """Rank r owns elements [r * part, (r + 1) * part), cut at the end, of whole groups or rows.
 
     All slices have the places of a full one, `slice_layout`, however short they are. The last may be empty.
+    slice_elements: of a full slice, where something else than the wire decides about it.
     """
 
     world: int
     numel: int
     wire: Wire
     columns: int | None = None
+    slice_elements: int | None = None
 
     def __post_init__(self) -> None:
         require(reason_not_split(self.world, self.numel, self.wire, self.columns))
+        if self.slice_elements is not None:
+            require(reason_not_slice_elements(self.slice_elements, self.world, self.numel, self.unit))
 
     @property
     def unit(self) -> int:
@@ -68,6 +77,8 @@ class WireSplit:
     @property
     def part(self) -> int:
         """Elements of a full slice."""
+        if self.slice_elements is not None:
+            return self.slice_elements
         return ceil_div(ceil_div(self.numel, self.unit), self.world) * self.unit
 
     @property

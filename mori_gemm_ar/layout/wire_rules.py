@@ -81,6 +81,15 @@ def reason_not_split(world: object, numel: Any, wire: Any, columns: object) -> s
     return reason or reason_not_columns(wire, numel, columns) or reason_not_row_slices(world, numel, columns)
 
 
+def reason_not_slice_elements(elements: Any, world: int, numel: int, unit: int) -> str | None:
+    """Elements of a full slice that a caller decides about: whole units, and enough for all."""
+    least = ceil_div(numel, world)
+    reason = reason_not_int("slice_elements", elements, least, MAX_NUMEL, f"{world} slices hold {numel} elements")
+    if reason is None and elements % unit:
+        reason = f"slice_elements={elements} must be a multiple of {unit}; a scale belongs to one slice"
+    return reason
+
+
 def reason_not_row_slices(world: Any, numel: int, columns: Any) -> str | None:
     """Slices of rows, all taken as full: kernels add 32-bit offsets up to the end of the last one."""
     if columns is None:

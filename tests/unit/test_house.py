@@ -71,8 +71,9 @@ AREAS = {
     "model": area("errors layout", "numpy"),
     "ar": area("errors layout compile.store runtime", "numpy torch", "compile compile.build"),
     "gemm": area("errors layout compile.store runtime", "torch", "compile compile.build"),
-    "plan": area("errors layout model"),
-    "op": area("errors layout compile.store runtime ar model plan", "numpy torch", "compile compile.build"),
+    "plan_rules": area("errors layout model", lazy_own="plan"),
+    "plan": area("errors layout model plan_rules"),
+    "op": area("errors layout compile.store runtime ar gemm model plan", "numpy torch", "compile compile.build"),
     "proof": area(
         "errors layout isa audit compile compile.store emulator runtime ar gemm op plan",
         "numpy torch",

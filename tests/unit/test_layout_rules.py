@@ -117,7 +117,7 @@ def test_all_of_one_to_eight_ranks_are_accepted_and_no_others() -> None:
         (
             rules.reason_not_member("phase", 0, Phase, "name the barrier"),
             "phase=0 must be one of Phase.ENTRY, Phase.MIDDLE, Phase.LEAVE, Phase.SCATTER_PUT, Phase.SCATTER, "
-            "Phase.GATHER_PUT, Phase.GATHER; name the barrier",
+            "Phase.GATHER_PUT, Phase.GATHER, Phase.PULL; name the barrier",
         ),
     ],
 )

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import flydsl.compiler as flyc
 import flydsl.expr as fx
 
@@ -21,6 +23,9 @@ class Exchange:
     A flag is (epoch << 32) | tag. The epoch counts calls by copy engine, lives in device memory and is never reset.
     """
 
+    epoch_offset = CONTROL.copy_epoch
+    flags: Mapping[Phase, int] = _FLAGS
+
     def __init__(self, windows, lane, call, phase):
         self.windows, self.phase = windows, phase
         self.rank, self.lane = fx.Uint32(windows.rank), fx.Uint32(lane)
@@ -28,7 +33,7 @@ class Exchange:
         self.tag, self.budget, self.error = fx.Uint32(call.tag), call.budget, call.error
         self.peer = self.lane // self.queues
         self.queue = self.lane % self.queues
-        self.epoch_address = windows.own + fx.Int64(CONTROL.copy_epoch)
+        self.epoch_address = windows.own + fx.Int64(self.epoch_offset)
         self.epoch = library.load_agent_u32(self.epoch_address) + 1
         self.word = (fx.Uint64(self.epoch) << 32) | fx.Uint64(self.tag)
 
@@ -70,7 +75,7 @@ class Exchange:
 
     def meet(self):
         """Tell a peer, and wait for it; 1 where another word came or none."""
-        slot = fx.Int64(_FLAGS[self.phase])
+        slot = fx.Int64(self.flags[self.phase])
         library.store_system_u64(self.windows.of(self.lane) + slot + fx.Int64(self.rank * SLOT_BYTES), self.word)
         seen = library.wait_epoch(self.windows.own + slot + fx.Int64(self.lane * SLOT_BYTES), self.epoch, self.budget)
         return self.judge(seen)

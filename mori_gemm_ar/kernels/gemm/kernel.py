@@ -18,7 +18,7 @@ from mori_gemm_ar.kernels.kernel import DeviceKernel
 from mori_gemm_ar.layout import WAVE_LANES
 from mori_gemm_ar.layout.gemm import GemmConfig
 
-_WAVES_PER_SIMD = 2  # one workgroup of eight waves fills a compute unit's LDS, so 256 registers are free
+WAVES_PER_SIMD = 2  # one workgroup of eight waves fills a compute unit's LDS, so 256 registers are free
 
 
 @fx.struct
@@ -33,23 +33,29 @@ class GemmArguments:
     m: fx.Uint32
 
 
-def gemm_kernel(config: GemmConfig) -> DeviceKernel:
-    """The kernel of a config for any m > 0. Grid: ceil(m / tile_m) * ceil(N / tile_n) workgroups of eight waves."""
+def multiply(config, arguments, place, wave, address):
+    """Compute the tile at a place and store it to an address of bf16 with rows of N elements."""
     tile, n, k = config.tile, config.n, config.k
     tiles = tile.wave_n // 16
+    a_rows = Buffer(arguments.a + fx.Int64(place.row) * k, place.rows * k)
+    b_rows = Buffer(arguments.b + fx.Int64(place.column) * k, place.columns * k)
+    lds = Lds(config)
+    a = ARows(a_rows, wave, k, tile.m, lds, 0)
+    b = B_OPERANDS[config.b_layout](b_rows, wave, k, tile.n, lds, 2 * a.nbytes, tiles)
+    scaling = SCALINGS[config.recipe](arguments, config, place, wave, tiles)
+    total = Pipeline(config, a, b, scaling).run()
+    store = TileStore(address, 2 * n, place.rows, place.columns, wave, tiles, ragged=n % tile.n != 0)
+    store.store(scaling.finish(total))
+
+
+def gemm_kernel(config: GemmConfig) -> DeviceKernel:
+    """The kernel of a config for any m > 0. Grid: ceil(m / tile_m) * ceil(N / tile_n) workgroups of eight waves."""
+    tile, n = config.tile, config.n
 
     @flyc.kernel(name=config.kernel_name, known_block_size=[WAVES * WAVE_LANES, 1, 1])
     def kernel(arguments: GemmArguments):
         place, wave = TilePlace(tile, n, arguments.m), WavePlace(tile)
-        a_rows = Buffer(arguments.a + fx.Int64(place.row) * k, place.rows * k)
-        b_rows = Buffer(arguments.b + fx.Int64(place.column) * k, place.columns * k)
-        lds = Lds(config)
-        a = ARows(a_rows, wave, k, tile.m, lds, 0)
-        b = B_OPERANDS[config.b_layout](b_rows, wave, k, tile.n, lds, 2 * a.nbytes, tiles)
-        scaling = SCALINGS[config.recipe](arguments, config, place, wave, tiles)
-        total = Pipeline(config, a, b, scaling).run()
         address = arguments.c + fx.Int64(place.row) * (2 * n) + fx.Int64(place.column) * 2
-        store = TileStore(address, 2 * n, place.rows, place.columns, wave, tiles, ragged=n % tile.n != 0)
-        store.store(scaling.finish(total))
+        multiply(config, arguments, place, wave, address)
 
-    return DeviceKernel(config.kernel_name, kernel, GemmArguments, WAVES * WAVE_LANES, _WAVES_PER_SIMD)
+    return DeviceKernel(config.kernel_name, kernel, GemmArguments, WAVES * WAVE_LANES, WAVES_PER_SIMD)
