@@ -18,6 +18,8 @@ from mori_gemm_ar.layout.allreduce import CONTROL, ERROR_WORDS
 from mori_gemm_ar.layout.terms import MAX_BLOCKS, MAX_WORLD
 from mori_gemm_ar.runtime import Resource, Rollback, SymmetricMemory, Target, World, agree
 
+_CLEAR = bytes(4 * ERROR_WORDS)
+
 
 class CollectiveOp(Resource):
     """A collective op of one rank.
@@ -142,7 +144,9 @@ class CollectiveOp(Resource):
     def _read_failure(self) -> CollectiveError | None:
         """A failure makes the op useless on all ranks, so those that still wait are told."""
         record = self._require_window().error.read()
-        failure = failure_of(record, self.timeout_s, self.target.absent()) if any(record) else None
+        if record == _CLEAR:
+            return None
+        failure = failure_of(record, self.timeout_s, self.target.absent())
         if failure is not None:
             self.target.give_up(f"{type(failure).__name__}: {failure}")
         return failure

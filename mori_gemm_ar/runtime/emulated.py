@@ -5,8 +5,9 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -14,7 +15,7 @@ from mori_gemm_ar.compile.store import CodeForm
 from mori_gemm_ar.emulator import TICKS_PER_SECOND, KernelLaunch, MemoryRegion, Node
 from mori_gemm_ar.errors import ConfigError
 from mori_gemm_ar.runtime.group import agree
-from mori_gemm_ar.runtime.launch import Code, Launch, Pipeline, kernel_of
+from mori_gemm_ar.runtime.launch import Code, Launch, Pipeline, kernel_of, places_of
 from mori_gemm_ar.runtime.resource import Resource
 from mori_gemm_ar.runtime.symmetric import Backing, Communicator
 
@@ -83,6 +84,29 @@ class WindowRecord(Resource):
 
     def _release(self) -> None:
         pass
+
+
+class PreparedPipeline:
+    """A pipeline that is copied with the operands of each run."""
+
+    def __init__(self, target: EmulatedTarget, pipeline: Pipeline) -> None:
+        self._target, self._pipeline, self._places = target, pipeline, places_of(pipeline)
+
+    def run(self, addresses: Sequence[int]) -> None:
+        """Submit it with these operands."""
+        pipeline = self._pipeline
+        arguments = [bytearray(launch.arguments) for launch in pipeline.launches]
+        for place in self._places:
+            arguments[place.launch][place.offset : place.offset + 8] = addresses[place.operand].to_bytes(8, "little")
+        launches = zip(pipeline.launches, arguments, strict=True)
+        buffers = zip(pipeline.buffers, addresses, strict=True)
+        self._target.submit(
+            Pipeline(
+                pipeline.name,
+                tuple(replace(launch, arguments=bytes(own)) for launch, own in launches),
+                tuple(replace(buffer, address=address) for buffer, address in buffers),
+            )
+        )
 
 
 class EmulatedTarget:
@@ -169,6 +193,10 @@ class EmulatedTarget:
             arguments = (launch.grid, launch.block, launch.arguments, launch.name, done)
             node.submit(rank, KernelLaunch(kernel, *arguments), self._stream)
         self._pending += len(kernels)
+
+    def prepare(self, pipeline: Pipeline) -> PreparedPipeline:
+        """A pipeline with stand-ins for operands."""
+        return PreparedPipeline(self, pipeline)
 
     def _done(self, regions: list[MemoryRegion]) -> None:
         self._pending -= 1

@@ -10,10 +10,11 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+from collections.abc import Callable
 from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from mori_gemm_ar.errors import HipError, MissingDependencyError
 
@@ -76,8 +77,12 @@ class Hip:
     def _call(self, name: str, *arguments: Any, about: str = "") -> None:
         code = getattr(self._lib, name)(*arguments)
         if code:
-            text = (self._lib.hipGetErrorString(code) or b"unknown error").decode(errors="replace")
-            raise HipError(f"{name}{f' ({about})' if about else ''} failed with error {code}: {text}")
+            self.fail(name, code, about)
+
+    def fail(self, name: str, code: int, about: str = "") -> NoReturn:
+        """Raise `HipError` for the error code of a call."""
+        text = (self._lib.hipGetErrorString(code) or b"unknown error").decode(errors="replace")
+        raise HipError(f"{name}{f' ({about})' if about else ''} failed with error {code}: {text}")
 
     # --- devices ---
 
@@ -146,6 +151,12 @@ class Hip:
         )
         self._call("hipModuleLaunchKernel", function, *grid, *block, 0, stream, None, extra, about=name)
 
+    def prepare(
+        self, function: int, grid: tuple[int, int, int], block: tuple[int, int, int], arguments: bytes, name: str
+    ) -> PreparedLaunch:
+        """A launch to be made often, whose arguments may be changed in between."""
+        return PreparedLaunch(self, self._lib.hipModuleLaunchKernel, function, (*grid, *block), arguments, name)
+
     # --- order between streams ---
 
     def create_event(self) -> int:
@@ -194,6 +205,36 @@ class Hip:
     def free_host(self, address: int) -> None:
         """Give pinned memory back."""
         self._call("hipHostFree", address)
+
+
+class PreparedLaunch:
+    """One launch with everything converted for HIP once; it owns its argument buffer, which HIP copies at each run."""
+
+    def __init__(
+        self,
+        hip: Hip,
+        launch: Callable[..., int],
+        function: int,
+        dimensions: tuple[int, ...],
+        arguments: bytes,
+        name: str,
+    ) -> None:
+        self._hip, self._launch, self._name = hip, launch, name
+        self.arguments = ctypes.create_string_buffer(arguments, len(arguments))
+        self._size = c_size_t(len(arguments))
+        self._extra = (c_void_p * 5)(
+            _PARAM_POINTER, ctypes.addressof(self.arguments), _PARAM_SIZE, ctypes.addressof(self._size), _PARAM_END
+        )
+        self._stream = c_void_p(0)
+        sizes = (c_uint(value) for value in (*dimensions, 0))
+        self._converted = (c_void_p(function), *sizes, self._stream, None, self._extra)
+
+    def run(self, stream: int) -> None:
+        """Queue it."""
+        self._stream.value = stream
+        code = self._launch(*self._converted)
+        if code:
+            self._hip.fail("hipModuleLaunchKernel", code, self._name)
 
 
 def find_library() -> str:

@@ -64,6 +64,37 @@ class Pipeline:
     buffers: tuple[Buffer, ...] = ()
 
 
+# Operands of a pipeline that is prepared once and run with other memory each time: operand i is this address there.
+STAND_IN = 0x5EED_0000_0000_0000
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the address of an operand stands in the arguments of a launch."""
+
+    launch: int
+    offset: int
+    operand: int
+
+
+def places_of(pipeline: Pipeline) -> tuple[Place, ...]:
+    """Every argument that is the stand-in of an operand, a buffer of the pipeline; in order."""
+    found = []
+    for number, launch in enumerate(pipeline.launches):
+        for offset in range(0, len(launch.arguments) - 7, 8):
+            operand = int.from_bytes(launch.arguments[offset : offset + 8], "little") - STAND_IN
+            if 0 <= operand < len(pipeline.buffers):
+                found.append(Place(number, offset, operand))
+    return tuple(found)
+
+
+class Prepared(Protocol):
+    """A pipeline whose operands are given anew at each run."""
+
+    def run(self, addresses: Sequence[int]) -> None:
+        """Queue the launches with these addresses of its buffers, in order, or record them."""
+
+
 @lru_cache(maxsize=256)
 def _parse(isa: str, name: str) -> Kernel:
     return parse_isa(isa).kernel(name)

@@ -8,7 +8,8 @@ While torch captures a graph, `submit` only launches: modules are loaded and mem
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+import struct
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -19,14 +20,15 @@ from mori_gemm_ar.errors import ConfigError
 from mori_gemm_ar.isa.text import TARGET
 from mori_gemm_ar.runtime import cco
 from mori_gemm_ar.runtime.group import Group, agree
-from mori_gemm_ar.runtime.hip import Hip, open_hip
-from mori_gemm_ar.runtime.launch import Code, Pipeline
+from mori_gemm_ar.runtime.hip import Hip, PreparedLaunch, open_hip
+from mori_gemm_ar.runtime.launch import Code, Pipeline, Place, places_of
 from mori_gemm_ar.runtime.resource import Resource
 
 if TYPE_CHECKING:
     import torch
 
 DEFAULT_TIMEOUT_S = 30.0
+_ADDRESS = struct.Struct("<Q")
 
 
 class Gpu(Protocol):
@@ -37,6 +39,9 @@ class Gpu(Protocol):
 
     def guard(self) -> AbstractContextManager[Any]:
         """Make the device current for the calling thread."""
+
+    def current(self) -> bool:
+        """Whether it is."""
 
     def stream(self) -> int:
         """Handle of torch's current stream on the device."""
@@ -64,6 +69,10 @@ class TorchGpu:
     def guard(self) -> AbstractContextManager[Any]:
         """Make the device current for the calling thread."""
         return self._cuda.device(self.index)
+
+    def current(self) -> bool:
+        """Whether the device is current for the calling thread."""
+        return bool(self._cuda.current_device() == self.index)
 
     def stream(self) -> int:
         """Handle of torch's current stream on the device."""
@@ -115,6 +124,20 @@ class PinnedRecord(Resource):
 
     def _release(self) -> None:
         self._hip.free_host(self._host)
+
+
+class PreparedPipeline:
+    """Launches whose arguments stand ready but for the addresses of operands."""
+
+    def __init__(self, target: RocmTarget, launches: Sequence[PreparedLaunch], places: Sequence[Place]) -> None:
+        self._target, self._launches = target, launches
+        self._places = tuple((launches[place.launch].arguments, place.offset, place.operand) for place in places)
+
+    def run(self, addresses: Sequence[int]) -> None:
+        """Queue it with these operands."""
+        for arguments, offset, operand in self._places:
+            _ADDRESS.pack_into(arguments, offset, addresses[operand])
+        self._target.run(self._launches)
 
 
 class RocmRecording:
@@ -208,6 +231,30 @@ class RocmTarget:
                 self._keep_order(stream)
             for function, launch in zip(functions, pipeline.launches, strict=True):
                 self._hip.launch(function, launch.grid, launch.block, launch.arguments, stream, launch.name)
+
+    def prepare(self, pipeline: Pipeline) -> PreparedPipeline:
+        """A pipeline with stand-ins for operands, converted for HIP once."""
+        launches = [
+            self._hip.prepare(self._function(launch.code), launch.grid, launch.block, launch.arguments, launch.name)
+            for launch in pipeline.launches
+        ]
+        return PreparedPipeline(self, launches, places_of(pipeline))
+
+    def run(self, launches: Sequence[PreparedLaunch]) -> None:
+        """Queue prepared launches on torch's current stream."""
+        gpu = self._gpu
+        if gpu.current():
+            self._run(launches)
+        else:
+            with gpu.guard():
+                self._run(launches)
+
+    def _run(self, launches: Sequence[PreparedLaunch]) -> None:
+        stream = self._gpu.stream()
+        if stream != self._stream and not self._gpu.capturing():
+            self._keep_order(stream)
+        for launch in launches:
+            launch.run(stream)
 
     def _function(self, code: Code) -> int:
         if code.key not in self._functions:

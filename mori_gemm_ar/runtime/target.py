@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from mori_gemm_ar.compile.store import CodeForm
 from mori_gemm_ar.runtime.group import Group
-from mori_gemm_ar.runtime.launch import Code, Pipeline
+from mori_gemm_ar.runtime.launch import Code, Pipeline, Prepared
 
 if TYPE_CHECKING:
     import torch
@@ -123,6 +123,9 @@ class Target(Protocol):
 
     def submit(self, pipeline: Pipeline) -> None:
         """Queue the launches of a pipeline behind earlier ones, or record them."""
+
+    def prepare(self, pipeline: Pipeline) -> Prepared:
+        """A pipeline to be run often: its buffers are stand-ins (see `launch.places_of`), given anew at each run."""
 
     def settle(self) -> None:
         """Make results visible to the caller the way its tensors expect (a CPU tensor: wait; a GPU tensor: nothing)."""
