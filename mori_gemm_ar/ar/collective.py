@@ -18,8 +18,6 @@ from mori_gemm_ar.layout.allreduce import CONTROL, ERROR_WORDS
 from mori_gemm_ar.layout.terms import MAX_BLOCKS, MAX_WORLD
 from mori_gemm_ar.runtime import Resource, Rollback, SymmetricMemory, Target, World, agree
 
-_CLEAR = bytes(4 * ERROR_WORDS)
-
 
 class CollectiveOp(Resource):
     """A collective op of one rank.
@@ -120,8 +118,9 @@ class CollectiveOp(Resource):
         self._owner = threading.get_ident()
 
     def _enter(self) -> None:
-        self.require_open()
-        if not self._busy.acquire(blocking=False):
+        if self._closed:
+            self.require_open()
+        if not self._busy.acquire(False):
             raise ConcurrentUseError("op must not be called while another thread is in it; give each thread its own op")
         if self._owner == threading.get_ident() and self._failure is None:
             return
@@ -143,10 +142,8 @@ class CollectiveOp(Resource):
 
     def _read_failure(self) -> CollectiveError | None:
         """A failure makes the op useless on all ranks, so those that still wait are told."""
-        record = self._require_window().error.read()
-        if record == _CLEAR:
-            return None
-        failure = failure_of(record, self.timeout_s, self.target.absent())
+        error = self._require_window().error
+        failure = failure_of(error.read(), self.timeout_s, self.target.absent()) if error.written() else None
         if failure is not None:
             self.target.give_up(f"{type(failure).__name__}: {failure}")
         return failure

@@ -77,6 +77,11 @@ class WindowRecord(Resource):
     def __init__(self, address: int, nbytes: int) -> None:
         super().__init__()
         self.address, self._nbytes = address, nbytes
+        self._status = ctypes.c_uint32.from_address(address)
+
+    def written(self) -> bool:
+        """Whether a kernel has failed."""
+        return self._status.value != 0
 
     def read(self) -> bytes:
         """The bytes."""

@@ -11,7 +11,7 @@ import ctypes
 import os
 import re
 from collections.abc import Callable
-from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
+from ctypes import POINTER, byref, c_char, c_char_p, c_int, c_size_t, c_uint, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
@@ -151,11 +151,9 @@ class Hip:
         )
         self._call("hipModuleLaunchKernel", function, *grid, *block, 0, stream, None, extra, about=name)
 
-    def prepare(
-        self, function: int, grid: tuple[int, int, int], block: tuple[int, int, int], arguments: bytes, name: str
-    ) -> PreparedLaunch:
-        """A launch to be made often, whose arguments may be changed in between."""
-        return PreparedLaunch(self, self._lib.hipModuleLaunchKernel, function, (*grid, *block), arguments, name)
+    def prepare(self) -> PreparedLaunches:
+        """Launches that will be made often; none yet."""
+        return PreparedLaunches(self, self._lib.hipModuleLaunchKernel)
 
     # --- order between streams ---
 
@@ -207,34 +205,41 @@ class Hip:
         self._call("hipHostFree", address)
 
 
-class PreparedLaunch:
-    """One launch with everything converted for HIP once; it owns its argument buffer, which HIP copies at each run."""
+class PreparedLaunches:
+    """Launches with everything converted for HIP once. They own their arguments, which HIP copies at each run."""
 
-    def __init__(
-        self,
-        hip: Hip,
-        launch: Callable[..., int],
-        function: int,
-        dimensions: tuple[int, ...],
-        arguments: bytes,
-        name: str,
-    ) -> None:
-        self._hip, self._launch, self._name = hip, launch, name
-        self.arguments = ctypes.create_string_buffer(arguments, len(arguments))
-        self._size = c_size_t(len(arguments))
-        self._extra = (c_void_p * 5)(
-            _PARAM_POINTER, ctypes.addressof(self.arguments), _PARAM_SIZE, ctypes.addressof(self._size), _PARAM_END
-        )
+    def __init__(self, hip: Hip, launch: Callable[..., int]) -> None:
+        self._hip, self._launch = hip, launch
         self._stream = c_void_p(0)
-        sizes = (c_uint(value) for value in (*dimensions, 0))
-        self._converted = (c_void_p(function), *sizes, self._stream, None, self._extra)
+        self._converted: list[tuple[Any, ...]] = []
+        self._names: list[str] = []
+        self._sizes: list[c_size_t] = []
+        self.arguments: list[ctypes.Array[c_char]] = []  # of each launch; what stands in them counts at the next run
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def add(
+        self, function: int, grid: tuple[int, int, int], block: tuple[int, int, int], arguments: bytes, name: str
+    ) -> None:
+        """One more launch. `name` is for errors."""
+        buffer, size = ctypes.create_string_buffer(arguments, len(arguments)), c_size_t(len(arguments))
+        extra = (c_void_p * 5)(
+            _PARAM_POINTER, ctypes.addressof(buffer), _PARAM_SIZE, ctypes.addressof(size), _PARAM_END
+        )
+        dimensions = (c_uint(value) for value in (*grid, *block, 0))
+        self._converted.append((c_void_p(function), *dimensions, self._stream, None, extra))
+        self._names.append(name)
+        self._sizes.append(size)
+        self.arguments.append(buffer)
 
     def run(self, stream: int) -> None:
-        """Queue it."""
-        self._stream.value = stream
-        code = self._launch(*self._converted)
-        if code:
-            self._hip.fail("hipModuleLaunchKernel", code, self._name)
+        """Queue all of them."""
+        self._stream.value, launch = stream, self._launch
+        for converted in self._converted:
+            if code := launch(*converted):
+                name = self._names[self._converted.index(converted)]
+                self._hip.fail("hipModuleLaunchKernel", code, name)
 
 
 def find_library() -> str:

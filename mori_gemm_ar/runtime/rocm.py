@@ -20,7 +20,7 @@ from mori_gemm_ar.errors import ConfigError
 from mori_gemm_ar.isa.text import TARGET
 from mori_gemm_ar.runtime import cco
 from mori_gemm_ar.runtime.group import Group, agree
-from mori_gemm_ar.runtime.hip import Hip, PreparedLaunch, open_hip
+from mori_gemm_ar.runtime.hip import Hip, PreparedLaunches, open_hip
 from mori_gemm_ar.runtime.launch import Code, Pipeline, Place, places_of
 from mori_gemm_ar.runtime.resource import Resource
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import torch
 
 DEFAULT_TIMEOUT_S = 30.0
-_ADDRESS = struct.Struct("<Q")
+_SINGLE, _PAIR = struct.Struct("<Q").pack_into, struct.Struct("<QQ").pack_into  # addresses of operands
 
 
 class Gpu(Protocol):
@@ -40,7 +40,7 @@ class Gpu(Protocol):
     def guard(self) -> AbstractContextManager[Any]:
         """Make the device current for the calling thread."""
 
-    def current(self) -> bool:
+    def is_current(self) -> bool:
         """Whether it is."""
 
     def stream(self) -> int:
@@ -70,7 +70,7 @@ class TorchGpu:
         """Make the device current for the calling thread."""
         return self._cuda.device(self.index)
 
-    def current(self) -> bool:
+    def is_current(self) -> bool:
         """Whether the device is current for the calling thread."""
         return bool(self._cuda.current_device() == self.index)
 
@@ -116,6 +116,11 @@ class PinnedRecord(Resource):
         self._hip, self._nbytes = hip, nbytes
         self._host, self.address = hip.allocate_host(nbytes)
         ctypes.memset(self._host, 0, nbytes)
+        self._status = ctypes.c_uint32.from_address(self._host)
+
+    def written(self) -> bool:
+        """Whether a kernel has failed."""
+        return self._status.value != 0
 
     def read(self) -> bytes:
         """The bytes as they are now."""
@@ -129,15 +134,32 @@ class PinnedRecord(Resource):
 class PreparedPipeline:
     """Launches whose arguments stand ready but for the addresses of operands."""
 
-    def __init__(self, target: RocmTarget, launches: Sequence[PreparedLaunch], places: Sequence[Place]) -> None:
-        self._target, self._launches = target, launches
-        self._places = tuple((launches[place.launch].arguments, place.offset, place.operand) for place in places)
+    def __init__(self, target: RocmTarget, launches: PreparedLaunches, places: Sequence[Place]) -> None:
+        self._target, self.launches = target, launches
+        self._gpu, self._queue = target.gpu, launches.run
+        self._single, self._pairs = [], []
+        rest = list(places)
+        while rest:
+            place = rest.pop(0)
+            written = (launches.arguments[place.launch], place.offset, place.operand)
+            if rest and rest[0] == Place(place.launch, place.offset + 8, place.operand + 1):
+                rest.pop(0)
+                self._pairs.append(written)
+            else:
+                self._single.append(written)
 
     def run(self, addresses: Sequence[int]) -> None:
         """Queue it with these operands."""
-        for arguments, offset, operand in self._places:
-            _ADDRESS.pack_into(arguments, offset, addresses[operand])
-        self._target.run(self._launches)
+        for arguments, offset, operand in self._pairs:
+            _PAIR(arguments, offset, addresses[operand], addresses[operand + 1])
+        for arguments, offset, operand in self._single:
+            _SINGLE(arguments, offset, addresses[operand])
+        gpu = self._gpu
+        # Nearly always: the device is current and the stream that of the last call.
+        if gpu.is_current() and (stream := gpu.stream()) == self._target.last_stream:
+            self._queue(stream)
+        else:
+            self._target.run(self.launches)
 
 
 class RocmRecording:
@@ -171,15 +193,15 @@ class RocmTarget:
         if arch.partition(":")[0] != TARGET:
             raise ConfigError(f"device={gpu.torch_device} must be a {TARGET}, but is {arch}; choose another device")
         self.torch_device = gpu.torch_device
-        self._group, self._hip, self._cco, self._gpu = group, hip, cco_module, gpu
+        self._group, self._hip, self._cco, self.gpu = group, hip, cco_module, gpu
         self._functions: dict[str, int] = {}
         self._event = 0
-        self._stream: int | None = None  # of the last call outside a capture
+        self.last_stream: int | None = None  # of the last call outside a capture
 
     @property
     def recording(self) -> bool:
         """Whether torch is capturing a graph."""
-        return self._gpu.capturing()
+        return self.gpu.capturing()
 
     # --- creation ---
 
@@ -192,7 +214,7 @@ class RocmTarget:
 
         def join() -> None:
             assert isinstance(token, bytes)
-            guard = self._gpu.guard
+            guard = self.gpu.guard
             size, rank, read = group.size, group.rank, self._hip.read
             joined.append(cco.CcoCommunicator(self._cco, size, rank, token, per_rank_bytes, guard, read))
             with guard():
@@ -212,12 +234,12 @@ class RocmTarget:
         if not isinstance(code, CodeObject) or code.hsaco is None:
             raise ConfigError(f"code={code.key} must hold an HSACO to run on a GPU; get it with CodeForm.HSACO")
         digest = str(code.manifest["hsaco_sha256"])
-        with self._gpu.guard():
-            self._functions[code.key] = self._hip.function(self._gpu.index, digest, code.hsaco, code.kernel)
+        with self.gpu.guard():
+            self._functions[code.key] = self._hip.function(self.gpu.index, digest, code.hsaco, code.kernel)
 
     def error_record(self, own: int, nbytes: int) -> PinnedRecord:
         """An error record in pinned host memory; the window's place for one stays unused."""
-        with self._gpu.guard():
+        with self.gpu.guard():
             return PinnedRecord(self._hip, nbytes)
 
     # --- work ---
@@ -225,36 +247,31 @@ class RocmTarget:
     def submit(self, pipeline: Pipeline) -> None:
         """Queue all launches on torch's current stream. Their order there satisfies every `after`."""
         functions = [self._function(launch.code) for launch in pipeline.launches]
-        with self._gpu.guard():
-            stream = self._gpu.stream()
-            if not self._gpu.capturing():
+        with self.gpu.guard():
+            stream = self.gpu.stream()
+            if not self.gpu.capturing():
                 self._keep_order(stream)
             for function, launch in zip(functions, pipeline.launches, strict=True):
                 self._hip.launch(function, launch.grid, launch.block, launch.arguments, stream, launch.name)
 
     def prepare(self, pipeline: Pipeline) -> PreparedPipeline:
         """A pipeline with stand-ins for operands, converted for HIP once."""
-        launches = [
-            self._hip.prepare(self._function(launch.code), launch.grid, launch.block, launch.arguments, launch.name)
-            for launch in pipeline.launches
-        ]
+        launches = self._hip.prepare()
+        for launch in pipeline.launches:
+            launches.add(self._function(launch.code), launch.grid, launch.block, launch.arguments, launch.name)
         return PreparedPipeline(self, launches, places_of(pipeline))
 
-    def run(self, launches: Sequence[PreparedLaunch]) -> None:
+    def run(self, launches: PreparedLaunches) -> None:
         """Queue prepared launches on torch's current stream."""
-        gpu = self._gpu
-        if gpu.current():
-            self._run(launches)
-        else:
+        gpu = self.gpu
+        if not gpu.is_current():
             with gpu.guard():
-                self._run(launches)
-
-    def _run(self, launches: Sequence[PreparedLaunch]) -> None:
-        stream = self._gpu.stream()
-        if stream != self._stream and not self._gpu.capturing():
+                self.run(launches)
+            return
+        stream = gpu.stream()
+        if stream != self.last_stream and not gpu.capturing():
             self._keep_order(stream)
-        for launch in launches:
-            launch.run(stream)
+        launches.run(stream)
 
     def _function(self, code: Code) -> int:
         if code.key not in self._functions:
@@ -263,16 +280,16 @@ class RocmTarget:
 
     def _keep_order(self, stream: int) -> None:
         """Two calls that overlap would count the same epoch, so a new stream waits for the last one."""
-        if self._stream is not None and stream != self._stream:
-            self._hip.follow(self._event, self._stream, stream)
-        self._stream = stream
+        if self.last_stream is not None and stream != self.last_stream:
+            self._hip.follow(self._event, self.last_stream, stream)
+        self.last_stream = stream
 
     def settle(self) -> None:
         """Nothing: the stream orders what the caller queues next."""
 
     def synchronize(self) -> None:
         """Wait for everything on the device, replays on any stream included."""
-        with self._gpu.guard():
+        with self.gpu.guard():
             self._hip.synchronize()
 
     def give_up(self, reason: str) -> None:
@@ -286,29 +303,29 @@ class RocmTarget:
 
     def fill(self, address: int, nbytes: int, value: int) -> None:
         """Set bytes of device memory, and wait for it."""
-        with self._gpu.guard():
-            self._hip.fill(address, value, nbytes, self._gpu.stream())
+        with self.gpu.guard():
+            self._hip.fill(address, value, nbytes, self.gpu.stream())
 
     def read(self, address: int, nbytes: int) -> bytes:
         """Copy of device memory."""
-        with self._gpu.guard():
+        with self.gpu.guard():
             return self._hip.read(address, nbytes)
 
     def write(self, address: int, data: bytes) -> None:
         """Copy to device memory."""
-        with self._gpu.guard():
+        with self.gpu.guard():
             self._hip.write(address, data)
 
     def tensor_memory(self, address: int, nbytes: int) -> torch.Tensor:
         """Window memory as a tensor that does not keep it: it ends with the op."""
-        return self._gpu.tensor(address, nbytes)
+        return self.gpu.tensor(address, nbytes)
 
     @contextmanager
     def record(self) -> Iterator[RocmRecording]:
         """Capture a torch graph: launches, copies and whatever else the block queues."""
         if self.recording:
             raise ConfigError("recording must not be nested; finish the first one")
-        with self._gpu.guard(), self._gpu.capture() as graph:
+        with self.gpu.guard(), self.gpu.capture() as graph:
             recording = RocmRecording(graph)
             yield recording
         recording.finished = True

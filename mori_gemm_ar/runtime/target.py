@@ -92,6 +92,9 @@ class ErrorRecord(Closable, Protocol):
     def address(self) -> int:
         """What kernels get."""
 
+    def written(self) -> bool:
+        """Whether the first word, which a failing kernel writes last, is there; cheap, without waiting."""
+
     def read(self) -> bytes:
         """The bytes, without waiting for the device."""
 

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from mori_gemm_ar.ar import AllReduceOp, options
-from mori_gemm_ar.ar import op as op_module
+from mori_gemm_ar.ar import AllReduceOp, collective, options
 from mori_gemm_ar.compile.store import CodeObject, CodeStore, default_store
 from mori_gemm_ar.errors import (
     CollectiveError,
@@ -215,10 +214,10 @@ def test_foreign_code(name: str, ranks: set[int], monkeypatch: pytest.MonkeyPatc
     change, message = TEXTS[name]
 
     def body(ctx: RankContext) -> MoriGemmArError:
-        monkeypatch.setattr(op_module, "default_store", lambda: ForeignStore(change, ranks))
+        monkeypatch.setattr(collective, "default_store", lambda: ForeignStore(change, ranks))
         ctx.barrier()
         error = attempt(ctx)
-        monkeypatch.setattr(op_module, "default_store", default_store)
+        monkeypatch.setattr(collective, "default_store", default_store)
         ctx.barrier()
         works(ctx)
         return error
@@ -238,7 +237,7 @@ def test_code_with_other_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
         return isa[:start] + isa[isa.index("    .group_segment_fixed_size", start) :]
 
     def body(ctx: RankContext) -> MoriGemmArError:
-        monkeypatch.setattr(op_module, "default_store", lambda: ForeignStore(drop_last_argument, {0, 1, 2}))
+        monkeypatch.setattr(collective, "default_store", lambda: ForeignStore(drop_last_argument, {0, 1, 2}))
         ctx.barrier()
         return attempt(ctx)
 

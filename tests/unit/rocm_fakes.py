@@ -163,6 +163,9 @@ class CpuGpu:
         finally:
             self.guards -= 1
 
+    def is_current(self) -> bool:
+        return self.guards > 0
+
     def stream(self) -> int:
         return self.current
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from mori_gemm_ar.ar import AllReduceOp, call
-from mori_gemm_ar.ar import op as op_module
+from mori_gemm_ar.ar import AllReduceOp, call, collective
 from mori_gemm_ar.layout import Stage
 from mori_gemm_ar.runtime import LocalWorld, RankContext
 from mori_gemm_ar.runtime.emulated import EmulatedTarget
@@ -30,7 +29,7 @@ STAGES = (None, Stage.ONE, Stage.TWO)
 
 @pytest.fixture(autouse=True)
 def stand_in_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(op_module, "default_store", StandInStore)
+    monkeypatch.setattr(collective, "default_store", StandInStore)
 
 
 class SameMemory:

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from mori_gemm_ar.ar import AllReduceOp
-from mori_gemm_ar.ar import op as op_module
+from mori_gemm_ar.ar import AllReduceOp, collective
 from mori_gemm_ar.compile.store import CodeForm
 from mori_gemm_ar.emulator import MemoryRegion
 from mori_gemm_ar.errors import (
@@ -35,7 +34,7 @@ BF16 = torch.bfloat16
 
 @pytest.fixture(autouse=True)
 def stand_in_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(op_module, "default_store", StandInStore)
+    monkeypatch.setattr(collective, "default_store", StandInStore)
 
 
 @pytest.fixture
