@@ -41,9 +41,9 @@ FAULTS: dict[str, tuple[str, Any, str, type[Exception]]] = {
     "alloc_mem": ("allocate the window", Communicator, "alloc_mem", CollectiveSetupError),
     "register_window": ("allocate the window", Communicator, "register_window", CollectiveSetupError),
     "create_dev_comm": ("allocate the window", Communicator, "create_dev_comm", CollectiveSetupError),
-    "clear": ("clear the control region", AllReduceOp, "_start_epoch", CollectiveSetupError),
+    "clear": ("clear the control region", collective.CollectiveOp, "_start_epoch", CollectiveSetupError),
     "submit": ("self-test", emulated.EmulatedTarget, "submit", CollectiveSetupError),
-    "record": ("self-test", AllReduceOp, "_raise_failure", CollectiveSetupError),
+    "record": ("self-test", collective.CollectiveOp, "_raise_failure", CollectiveSetupError),
 }
 # One rank does these for all of them.
 ANY_RANK = ("unique_id", "mapping")
