@@ -24,6 +24,7 @@ from mori_gemm_ar.layout import (
     gemm_candidates,
     select_gemm,
 )
+from mori_gemm_ar.layout.bands import BandsConfig
 from mori_gemm_ar.layout.fused import DEFAULT_STRIPE, FusedConfig, FusedGrid
 from mori_gemm_ar.layout.fused_rules import reason_not_fused_rows
 from mori_gemm_ar.layout.fused_window import FusedWindow
@@ -136,6 +137,8 @@ class LayerSpec:
             yield from (sdma_config(self.world, DType.BF16, phase, self.wire) for phase in SdmaPhase)
             if self.wire.lossy:  # what only drains
                 yield sdma_config(self.world, DType.BF16, SdmaPhase.SCATTER)
+            if self.wire.both and Mode.FUSED_SDMA in self.modes:
+                yield BandsConfig(self.world)
         pushes = {_PUSH.get(mode, Transport.SDMA) for mode, gather in gathers if gather is Transport.LSA}
         yield from (pull_config(self.world, PullPhase.MEET, push, self.wire) for push in Transport if push in pushes)
         if pushes:
@@ -159,7 +162,8 @@ class LayerSpec:
         push = _PUSH[mode]
         stripe = min(self.tuning.stripe, ceil_div(self.n, tile.n)) if push is Transport.LSA else None
         signals = push is Transport.SDMA and self.tuning.tail is Tail.STREAMED
-        return FusedConfig(gemm, self.world, push, stripe, signals)
+        wire = self.wire if self.wire.both else Wire.EXACT
+        return FusedConfig(gemm, self.world, push, stripe, signals, wire)
 
     def window(self) -> FusedWindow:
         """The payload of the op's window."""

@@ -40,8 +40,8 @@ def reason_not_mode(mode: object, wire: Wire) -> str | None:
     reason = reason_not_member("mode", mode, Mode, 'use "auto", or Mode.FUSED_SDMA and its like')
     if reason is None and mode is Mode.GEMM_ONLY:
         reason = f"mode={Mode.GEMM_ONLY.value!r} must be a mode that reduces; GemmOp runs the product alone"
-    if reason is None and mode in FUSED and wire is Wire.FP8_BOTH:
-        reason = f"wire={wire.value!r} must be 'exact' or 'fp8' for a fused mode; use mode='split-sdma' or 'split-lsa'"
+    if reason is None and mode is Mode.FUSED_LSA and wire is Wire.FP8_BOTH:
+        reason = f"wire={wire.value!r} must be 'exact' or 'fp8' for mode={Mode.FUSED_LSA.value!r}; use 'fused-sdma'"
     return reason
 
 

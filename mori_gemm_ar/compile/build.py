@@ -20,6 +20,7 @@ from mori_gemm_ar.compile.store import CodeForm, CodeObject, content_key, isa_di
 from mori_gemm_ar.errors import CompileError, ConfigError, MoriGemmArError
 from mori_gemm_ar.isa import parse_isa
 from mori_gemm_ar.kernels.allreduce import all_reduce_kernel
+from mori_gemm_ar.kernels.bands import bands_kernel
 from mori_gemm_ar.kernels.gemm.fused import fused_kernel
 from mori_gemm_ar.kernels.gemm.kernel import gemm_kernel
 from mori_gemm_ar.kernels.gemm.small import small_gemm_kernel
@@ -31,6 +32,7 @@ from mori_gemm_ar.kernels.sdma_wire import sdma_wire_kernel
 from mori_gemm_ar.kernels.stream import stream_kernel
 from mori_gemm_ar.kernels.wire import wire_kernel
 from mori_gemm_ar.layout import AllReduceConfig
+from mori_gemm_ar.layout.bands import BandsConfig
 from mori_gemm_ar.layout.fused import FusedConfig
 from mori_gemm_ar.layout.gemm import GemmConfig, QuantizeConfig, SmallGemmConfig
 from mori_gemm_ar.layout.pull import PullConfig
@@ -53,6 +55,7 @@ _KERNELS: dict[type, Callable[[Any], DeviceKernel]] = {
     QuantizeConfig: quantize_kernel,
     SdmaConfig: _sdma,
     FusedConfig: fused_kernel,
+    BandsConfig: bands_kernel,
     PullConfig: pull_kernel,
     StreamConfig: stream_kernel,
 }

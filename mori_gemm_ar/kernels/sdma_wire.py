@@ -94,7 +94,7 @@ class _Call(SdmaCall):
         self.hand_over(self.arguments.sums_slot * fx.Int64(rank), self.wire_bytes(rank))
 
 
-class _Groups(GroupWork, _Call):
+class Groups(GroupWork, _Call):
     """A scale for each group."""
 
     def measure(self):
@@ -138,7 +138,7 @@ class _Push(PushSlices, _Call):
     """Scatter by one wave: put every peer's slice, exact, into its slot for this rank, and meet all ranks."""
 
 
-class _BothLegs(GroupPartials, _Groups):
+class _BothLegs(GroupPartials, Groups):
     """Partial sums travel as wire slices."""
 
     def measure(self):
@@ -177,7 +177,7 @@ class _QuantiseAndPush(_BothLegs):
         self.put_slices(self.partials_at, self.wire_bytes)
 
 
-class _ReduceGroups(_Groups):
+class _ReduceGroups(Groups):
     """Sum the own slice, quantise it into the own slot, and put that to all peers."""
 
     @flyc.jit
@@ -230,7 +230,7 @@ class _ReduceBothLegs(_BothLegs, _ReduceGroups):
         return sum_in_order([self.load_widened(array) for array in self.slices()], fx.Float32)
 
 
-class _GatherGroups(_Groups):
+class _GatherGroups(Groups):
     """Widen all slots into dst."""
 
     @flyc.jit

@@ -71,7 +71,7 @@ def stay(vector):
 
 
 def rotate_in_row(word, by):
-    """The 32-bit value of the lane `by` places on, modulo 16, in the lane's row of 16 lanes."""
+    """The 32-bit value of the lane `by` places before, modulo 16, in the lane's row of 16 lanes."""
     return _from_lane(word, _ROW_ROR + by)
 
 
