@@ -41,8 +41,34 @@ class MatrixShape:
         return 64 // self.m
 
 
-# Exponents of scales that can be applied while decoding: factors stay inside float32, and so do products.
+# Exponents of scales that float32 operands can carry: factors stay inside float32, and so do products.
 _PLAIN_EXPONENTS = (127 - 40, 254 - REBIAS_EXPONENT)
+
+
+@dataclass(frozen=True, slots=True)
+class Matrices:
+    """Operands of one side as (n, steps * K, count * M) float32; k in the order of parts of a word, then registers.
+
+    Where scales lie outside `_PLAIN_EXPONENTS`, the values carry the nearest exponent inside and `excess` is what they
+    still have to be multiplied by, in float64, for each k of a part; None if there are no such scales.
+    """
+
+    values: np.ndarray
+    excess: np.ndarray | None = None
+
+    def wide(self, waves: np.ndarray) -> np.ndarray:
+        """The exact values of some waves in float64."""
+        values = self.values[waves].astype(np.float64)
+        if self.excess is None:
+            return values
+        parts = values.reshape(len(waves), -1, *self.excess.shape[1:])
+        return (parts * self.excess[waves, None]).reshape(values.shape)
+
+    def far(self) -> np.ndarray:
+        """Which columns have such a scale, as (n, count * M)."""
+        if self.excess is None:
+            return np.zeros((len(self.values), self.values.shape[2]), bool)
+        return (self.excess != 1).any(axis=1)
 
 
 def _row_type(shape: MatrixShape) -> np.dtype:
@@ -50,16 +76,17 @@ def _row_type(shape: MatrixShape) -> np.dtype:
     return np.dtype((np.void, 4 * shape.m))
 
 
-def _operand(n: int, shape: MatrixShape, count: int, steps: int, registers, scales) -> np.ndarray:
-    """Operands of one side to (n, steps * K, count * M); k in the order of parts of a word, then registers."""
+def _operand(n: int, shape: MatrixShape, count: int, steps: int, registers, scales) -> Matrices:
+    """Operands of one side, decoded and scaled."""
     size, row = steps * shape.operand_registers, _row_type(shape)
     gathered = np.empty((n, size, shape.groups, count), row)
     for position, register in enumerate(registers):
         operand, place = divmod(position, size)
         gathered[:, place, :, operand] = register.view(row)
     words = gathered.view(np.uint32).reshape(n, -1)
-    parts = _scaled(words, shape, count, steps, scales) if scales else _PARTS[shape.element](words)
-    return parts.reshape(n, -1, count * shape.m)
+    if scales:
+        return _scaled(words, shape, count, steps, scales)
+    return Matrices(_PARTS[shape.element](words).reshape(n, -1, count * shape.m))
 
 
 def _halves(words: np.ndarray) -> np.ndarray:
@@ -81,8 +108,8 @@ def _brain_halves(words: np.ndarray) -> np.ndarray:
 _PARTS = {"f32": lambda words: words.view(np.float32), "f16": _halves, "bf16": _brain_halves, "fp8": decode_planes}
 
 
-def _scaled(words: np.ndarray, shape: MatrixShape, count: int, steps: int, scales) -> np.ndarray:
-    """Decoded and scaled. Scales that could leave float32 are applied in float64."""
+def _scaled(words: np.ndarray, shape: MatrixShape, count: int, steps: int, scales) -> Matrices:
+    """Decoded, and scaled as far as float32 goes."""
     n = len(words)
     exponents = np.stack([(register >> np.uint32(shift)) & np.uint32(0xFF) for register, shift in scales])
     # Register halves h of lane group q hold k from 64 h + 16 q on, which lies in block 2 h + q // 2.
@@ -90,22 +117,34 @@ def _scaled(words: np.ndarray, shape: MatrixShape, count: int, steps: int, scale
     whole = (n, steps, 2, shape.operand_registers // 2, 2, shape.groups // 2, count, shape.m)
     chosen = np.broadcast_to(blocks, whole).reshape(n, 1, -1).astype(np.int32)
     low, high = _PLAIN_EXPONENTS
-    if int(exponents.min()) >= low and int(exponents.max()) <= high:
-        return decode_planes(words, ((chosen + REBIAS_EXPONENT) << 23).view(np.float32))
-    factors = np.ldexp(1.0, chosen - 127)
-    factors[chosen == 255] = np.nan
-    return decode_planes(words) * factors
+    plain = int(exponents.min()) >= low and int(exponents.max()) <= high
+    carried = chosen if plain else chosen.clip(low, high)
+    values = decode_planes(words, ((carried + REBIAS_EXPONENT) << 23).view(np.float32))
+    values = values.reshape(n, -1, count * shape.m)
+    if plain:
+        return Matrices(values)
+    excess = np.ldexp(1.0, chosen - carried)
+    excess[chosen == 255] = np.nan
+    return Matrices(values, excess.reshape(n, -1, count * shape.m))
 
 
 def products(n: int, shape: MatrixShape, rows: int, columns: int, steps: int, a, b) -> np.ndarray:
     """A B for every pair of a rows x columns grid, summed over `steps`, in float32 in the order of BLAS.
+
+    An element whose row or column has a scale that float32 operands cannot carry is summed in float64 instead; which of
+    the two depends on nothing else, so that no element's bits depend on another one's scales.
 
     A side is (registers, ((scale register, shift), ...)). Axes of the result: wave, A operand, row block, lane group,
     row within four, B operand; one item is a row of M columns.
     """
     left, right = (_operand(n, shape, count, steps, *side) for count, side in ((rows, a), (columns, b)))
     with np.errstate(over="ignore", invalid="ignore"):
-        product = np.matmul(left.swapaxes(1, 2), right).astype(np.float32, copy=False)
+        product = np.matmul(left.values.swapaxes(1, 2), right.values)
+        if left.excess is not None or right.excess is not None:
+            rows_far, columns_far = left.far(), right.far()
+            waves = np.flatnonzero(rows_far.any(axis=1) | columns_far.any(axis=1))
+            exact = np.matmul(left.wide(waves).swapaxes(1, 2), right.wide(waves))
+            product[waves] = np.where(rows_far[waves, :, None] | columns_far[waves, None], exact, product[waves])
     return product.view(_row_type(shape)).reshape(n, rows, shape.m // (4 * shape.groups), shape.groups, 4, columns)
 
 

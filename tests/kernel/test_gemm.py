@@ -133,6 +133,37 @@ def test_the_bits_of_a_row_do_not_depend_on_how_few_rows_there_are(recipe: Recip
         assert torch.equal(got.view(torch.int16), expected[:m].view(torch.int16)), m
 
 
+def cancelling(m: int, n: int, k: int) -> Operands:
+    """mxfp8 operands whose exact product is 0: what a sum leaves shows in which order and precision it was made."""
+    g = torch.Generator().manual_seed(13)
+    order = torch.randperm(64, generator=g)
+
+    def wide(rows: int) -> torch.Tensor:
+        exponents = torch.randint(-8, 8, (rows, k // 128, 1, 64), generator=g)
+        return (torch.randn(exponents.shape, generator=g) * torch.exp2(exponents)).to(FP8).float()
+
+    a, b = wide(m), wide(n)
+    a, b = torch.cat([a, a[..., order]], 2), torch.cat([b, -b[..., order]], 2)
+    one = [torch.full((rows, k // 32), 127, dtype=torch.uint8) for rows in (m, -(-n // 32))]
+    return make(Recipe.MXFP8, a.view(m, k).to(FP8), b.view(n, k).to(FP8), *one)
+
+
+@pytest.mark.parametrize("m", [9, 250])
+def test_scales_of_rows_past_the_end_change_nothing(m: int) -> None:
+    """Entries of the packed e8m0 scales that belong to no row may hold anything, NaN and the extremes included."""
+    op, operands = op_for(Recipe.MXFP8, 256, 512), cancelling(m, 256, 512)
+    expected = operands.run(op)
+    assert (expected != 0).any()
+    blocks, groups = operands.a_scale.shape[:2]
+    rows = torch.arange(64 * groups).view(groups, 4, 16).transpose(1, 2)  # of each entry
+    for garbage in (0, 1, 127, 254, 255):
+        operands.a_scale[(rows >= m).expand(blocks, -1, -1, -1)] = garbage
+        got = operands.run(op)
+        assert torch.equal(got.view(torch.int16), expected.view(torch.int16)), garbage
+    operands.a_scale[(rows < m).expand(blocks, -1, -1, -1)] = 255
+    assert operands.run(op).isnan().all()
+
+
 @pytest.mark.parametrize("rows", list(SmallRows), ids=lambda r: r.name)
 def test_few_rows_get_many_workgroups(rows: SmallRows) -> None:
     config = SmallGemmConfig(Recipe.BLOCKSCALE, 7168, 2048, rows, BLayout.PRESHUFFLED)

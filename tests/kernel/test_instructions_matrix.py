@@ -205,6 +205,65 @@ def test_scales_choose_blocks_of_32():
             assert (np.abs(accumulator(after, shape, 40, wave) - want) <= bound).all()
 
 
+EXTREMES = (0, 1, 86, 135, 254, 255)
+
+
+def e8m0(exponents: np.ndarray) -> np.ndarray:
+    """2^(e - 127) in float64; 255 is NaN."""
+    return np.where(exponents == 255, np.nan, np.exp2(exponents.astype(np.float64) - 127))
+
+
+def check_extremes(before: State, after: State, value: int) -> None:
+    """Every element against float64: NaN where it must be, else within the bound or rounded out of float32."""
+    shape = SHAPES[SCALED]
+    for wave in range(WAVES):
+        sides = []
+        for first, register in ((0, 200), (10, 201)):
+            exponents = (before.v[register, wave] & 0xFF).reshape(4, 16).T
+            sides.append(matrix(before, shape, first, wave) * e8m0(np.repeat(exponents, 32, axis=1)))
+        start, got = accumulator(before, shape, 40, wave), accumulator(after, shape, 40, wave)
+        want, nan = sides[0] @ sides[1].T + start, np.isnan(sides[0] @ sides[1].T)
+        bound = 130 * 2.0**-24 * (np.abs(sides[0]) @ np.abs(sides[1]).T + np.abs(start))
+        with np.errstate(over="ignore", invalid="ignore"):
+            fits = (np.abs(got - want) <= bound) | (want.astype(np.float32) == got)
+        assert np.isnan(got[nan]).all(), f"scale {value}, wave {wave}"
+        assert fits[~nan].all(), f"scale {value}, wave {wave}: first {np.argwhere(~fits & ~nan)[:1].tolist()}"
+
+
+@pytest.mark.parametrize("register", [200, 201], ids=["A", "B"])
+def test_a_scale_changes_its_own_row_or_column_only(register):
+    """Whatever one row's scales are: that row is right, and every other row keeps its bits."""
+    shape = SHAPES[SCALED]
+    before = operands("extremes", SCALED, False, 0, 10, c=40)
+    lanes = np.arange(64) % 16 == 3  # of row 3 of A, or column 3 of B
+    expected = accumulator(execute(text_of(SCALED, 40, 0, 10, 40), before), shape, 40, 0)
+    for value in EXTREMES:
+        changed = before.copy()
+        changed.v[register, :, lanes] = value * 0x01010101
+        after = execute(text_of(SCALED, 40, 0, 10, 40), changed)
+        got, axis = accumulator(after, shape, 40, 0), 0 if register == 200 else 1
+        assert np.array_equal(np.delete(got, 3, axis), np.delete(expected, 3, axis)), value
+        assert not np.array_equal(np.take(got, 3, axis), np.take(expected, 3, axis)), value
+        check_extremes(changed, after, value)
+
+
+def test_products_that_multiply_together_do_not_share_scales():
+    """A product keeps its bits beside one with scales that float32 operands cannot carry."""
+    texts = [
+        text_of(SCALED, 40, 0, 10, 40),
+        text_of(SCALED, 44, 20, 10, 44).replace("v200, v201", "v202, v201"),
+    ]
+    assert translate(assemble("\n".join(texts))).source.count(" = products(") == 1
+    before = operands("neighbours", SCALED, False, 0, 10, 20, c=40)
+    fill_accumulator(np.random.default_rng(4), before, SHAPES[SCALED], 44, False)
+    results = []
+    for value in (127, *EXTREMES):
+        before.v[202] = value * 0x01010101
+        results.append(execute("\n".join(texts), before).v)
+    assert all(np.array_equal(got[40:44], results[0][40:44]) for got in results[1:])
+    assert not any(np.array_equal(got[44:48], results[0][44:48]) for got in results[1:])
+
+
 # ---- several instructions ------------------------------------------------------------------------------------
 TINY = "v_mfma_f32_16x16x16_bf16"
 
