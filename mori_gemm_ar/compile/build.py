@@ -16,6 +16,7 @@ import flydsl.expr as fx
 from mori_gemm_ar.audit import verdict
 from mori_gemm_ar.compile.backend import ARCH, FLYDSL_VERSION, Compiled, compile_kernel
 from mori_gemm_ar.compile.hsaco import find_linker, hsaco_digest, linker_version, require_same_code
+from mori_gemm_ar.compile.mori_bitcode import bitcode_of
 from mori_gemm_ar.compile.store import CodeForm, CodeObject, content_key, isa_digest, source_digest
 from mori_gemm_ar.errors import CompileError, ConfigError, MoriGemmArError
 from mori_gemm_ar.isa import parse_isa
@@ -37,7 +38,8 @@ def _all_reduce(config: AllReduceConfig) -> DeviceKernel:
 
 
 def _sdma(config: SdmaConfig) -> DeviceKernel:
-    return sdma_wire_kernel(config) if config.wire.lossy else sdma_kernel(config)
+    bitcode = bitcode_of(config.bitcode) if config.bitcode else None
+    return sdma_wire_kernel(config, bitcode) if config.wire.lossy else sdma_kernel(config, bitcode)
 
 
 _KERNELS: dict[type, Callable[[Any], DeviceKernel]] = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 import flydsl.compiler as flyc
 import flydsl.expr as fx
 
-from mori_gemm_ar.kernels.device import library, sdma
+from mori_gemm_ar.kernels.device import library
 from mori_gemm_ar.kernels.device.error_record import write_error
 from mori_gemm_ar.layout import CONTROL, PACK_BYTES, SLOT_BYTES, Phase
 
@@ -19,10 +19,11 @@ class Exchange:
     """Lane `peer * queues + q` serves queue q to a peer; lane `peer` of the first ones meets it.
 
     A flag is (epoch << 32) | tag. The epoch counts calls by copy engine, lives in device memory and is never reset.
+    `submit` has the verbs of `sdma`: queue, put and drain.
     """
 
-    def __init__(self, windows, lane, call, phase):
-        self.windows, self.phase = windows, phase
+    def __init__(self, windows, lane, call, phase, submit):
+        self.windows, self.phase, self.submit = windows, phase, submit
         self.rank, self.lane = fx.Uint32(windows.rank), fx.Uint32(lane)
         self.table, self.queues = call.table, fx.Uint32(call.queues)
         self.tag, self.budget, self.error = fx.Uint32(call.tag), call.budget, call.error
@@ -64,9 +65,9 @@ class Exchange:
         piece = fx.Int64((packs + self.queues - 1) // self.queues) * PACK_BYTES
         start = fx.min(piece * fx.Int64(self.queue), nbytes)
         size = fx.min(piece, nbytes - start)
-        handle = sdma.queue(self.table, self.lane)
-        late = sdma.put(handle, target + start, source + start, size, self.budget)
-        return late | sdma.drain(handle, self.budget)
+        queue = self.submit.queue(self.table, self.lane)
+        late = self.submit.put(queue, target + start, source + start, size, self.budget)
+        return late | self.submit.drain(queue, self.budget)
 
     def meet(self):
         """Tell a peer, and wait for it; 1 where another word came or none."""
