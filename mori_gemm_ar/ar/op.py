@@ -20,9 +20,9 @@ from mori_gemm_ar.ar.failures import failure_of
 from mori_gemm_ar.ar.lsa import lsa_pipeline
 from mori_gemm_ar.ar.options import Options, checked_timeout
 from mori_gemm_ar.ar.plan import CallPlan, plan_call
-from mori_gemm_ar.ar.sdma import sdma_pipeline
+from mori_gemm_ar.ar.sdma import describe_queues, in_window, sdma_pipeline
 from mori_gemm_ar.ar.self_test import SelfTest
-from mori_gemm_ar.ar.transport import reconcile_engines
+from mori_gemm_ar.ar.transport import CopyEngines, reconcile_engines
 from mori_gemm_ar.compile.store import default_store
 from mori_gemm_ar.errors import CollectiveError, ConcurrentUseError, ConfigError
 from mori_gemm_ar.layout import MI355X, AllReduceProblem, DType, Stage, WindowMap, Wire, rules, signal_word
@@ -79,7 +79,7 @@ class AllReduceOp(Resource):
         stage: Stage | None = None,
         dtypes: Sequence[torch.dtype] | None = None,
         transport: Transport | str = "auto",
-        queues: int = 1,
+        queues: int | CopyEngines = 1,
         wire: Wire | str = Wire.EXACT,
     ) -> AllReduceOp:
         """Collective: succeeds on every rank, or raises on every rank and leaves nothing behind.
@@ -91,7 +91,8 @@ class AllReduceOp(Resource):
         that the wire carries); their kernels are compiled or loaded here, and nothing is compiled later.
         transport: "lsa", "sdma" (an error where a rank has no copy engines), or "auto": copy engines for calls that
         are large enough, where all ranks have them; where one has none, load and store with a `TransportWarning`.
-        A world of one only copies. queues: copy-engine queues to each peer; a slice is split over them. wire: "exact",
+        A world of one only copies. queues: copy-engine queues to each peer; a slice is split over them; `CopyEngines`
+        also says whose device code posts, `CopyEngines(queues=1, cco_device="mori")`, rocm only. wire: "exact",
         or what the links carry instead, with a loss: "fp8", "fp8-both" or "fp8-row", see `Wire`; always in two stages.
         Errors: `ConfigError` for bad arguments; `CollectiveSetupError` naming the rank and step that failed;
         `RendezvousError` naming a rank that does not come.
@@ -107,7 +108,7 @@ class AllReduceOp(Resource):
             require_equal(
                 world,
                 "compare arguments",
-                "max_bytes, stage, dtypes, transport, queues and wire",
+                "max_bytes, stage, dtypes, transport, queues, wire and cco_device",
                 op._options.compared,
             )
             require_equal(world, "compare devices", "device", op.target.name)
@@ -130,7 +131,7 @@ class AllReduceOp(Resource):
     def _checked(cls, world: World, device: str, timeout_s: object, asked: tuple[Any, ...]) -> AllReduceOp:
         options = Options.checked(world.size, *asked)
         target = world.target(device)
-        return cls(world, target, options, checked_timeout(timeout_s, target.default_timeout_s))
+        return cls(world, target, options.on(target), checked_timeout(timeout_s, target.default_timeout_s))
 
     def _load(self) -> None:
         store = default_store()
@@ -152,7 +153,9 @@ class AllReduceOp(Resource):
         self._rollback.add(error.close)
         stride = device_comm.per_rank_size
         base = memory.ptr - self.rank * stride
-        self._window = OpWindow(window, self.rank, memory.ptr, base, stride, error, device_comm.copy_queues)
+        queues, bitcode = device_comm.copy_queues, self._options.bitcode
+        self._window = OpWindow(window, self.rank, memory.ptr, base, stride, error, queues, bitcode)
+        describe_queues(self._window, self.target, device_comm, registered)
         return device_comm.copy_engine_fault
 
     def _start_epoch(self, epoch: int) -> None:
@@ -210,7 +213,7 @@ class AllReduceOp(Resource):
         return int(self.timeout_s * self.target.ticks_per_second)
 
     def _run_test(self, transport: Transport, call: Call) -> None:
-        self.target.submit(_PIPELINES[transport](self._require_window(), self._codes, call))
+        self._submit(transport, call)
         self.target.synchronize()
         self._raise_failure()
 
@@ -336,7 +339,13 @@ class AllReduceOp(Resource):
         transport = Transport.LSA if exact else self._transport(problem)
         places = operands.source.data_ptr(), operands.destination.data_ptr()
         call = Call(problem, *places, self._budget, stage, wire, wires.columns_of(wire, operands.source))
-        self.target.submit(_PIPELINES[transport](self._require_window(), self._codes, call))
+        self._submit(transport, call)
+
+    def _submit(self, transport: Transport, call: Call) -> None:
+        window = self._require_window()
+        if transport is Transport.SDMA:
+            call = in_window(window, self.target, call)
+        self.target.submit(_PIPELINES[transport](window, self._codes, call))
 
     def _require_window(self) -> OpWindow:
         if self._window is None:

@@ -11,8 +11,10 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from mori_gemm_ar.compile.mori_bitcode import find_bitcode
 from mori_gemm_ar.compile.store import CodeForm, CodeObject
 from mori_gemm_ar.emulator import TICKS_PER_SECOND
 from mori_gemm_ar.errors import ConfigError
@@ -219,6 +221,17 @@ class RocmTarget:
         if self._stream is not None and stream != self._stream:
             self._hip.follow(self._event, self._stream, stream)
         self._stream = stream
+
+    def mori_bitcode(self) -> Path:
+        """amd-mori's device code; see `compile.mori_bitcode`, which may compile it."""
+        return find_bitcode()
+
+    def copy(self, target: int, source: int, nbytes: int) -> None:
+        """Queue a copy of device memory on torch's current stream, in the order of calls."""
+        with self._gpu.guard():
+            if not self._gpu.capturing():
+                self._keep_order(self._gpu.stream())
+            self._gpu.tensor(target, nbytes).copy_(self._gpu.tensor(source, nbytes))
 
     def settle(self) -> None:
         """Nothing: the stream orders what the caller queues next."""

@@ -126,6 +126,7 @@ class FakeCco:
             def __init__(self, nranks: int, rank: int) -> None:
                 self.nranks, self.rank = nranks, rank
                 self.regions: list[MemoryRegion] = []
+                self.structures: list[Any] = []
                 fake.live.append("communicator")
 
             @staticmethod
@@ -148,10 +149,24 @@ class FakeCco:
 
             def register_window(self, ptr: int, size: int) -> Resource:
                 step("register_window")
-                region = MemoryRegion(f"window of rank {self.rank}", ptr, size, self.rank, symmetric=True)
+                self.know(MemoryRegion(f"window of rank {self.rank}", ptr, size, self.rank, symmetric=True))
+                window = Resource("window")
+                # ccoWindowDevice, as the header of amd-mori lays it out.
+                base, units = ptr - self.rank * flat.per_rank, flat.per_rank >> 32
+                window.handle = self.structure("window", struct.pack("<QIi16x", base, units, self.rank))
+                return window
+
+            def know(self, region: MemoryRegion) -> None:
                 regions.add(region)
                 self.regions.append(region)
-                return Resource("window")
+
+            def structure(self, name: str, data: bytes) -> int:
+                """Address of a structure in device memory."""
+                held = ctypes.create_string_buffer(data, len(data))
+                self.structures.append(held)
+                address = ctypes.addressof(held)
+                self.know(MemoryRegion(f"{name} structure of rank {self.rank}", address, len(data), self.rank))
+                return address
 
             def create_dev_comm(self, requirements: CCODevCommRequirements | None = None) -> Resource:
                 step("create_dev_comm")
@@ -161,7 +176,8 @@ class FakeCco:
                 comm.rank = comm.lsa_rank = self.rank
                 comm.world_size = comm.lsa_size = self.nranks
                 comm.flat_base, comm.per_rank_size = flat.base, flat.per_rank
-                comm.ptr = fake.device_structures(comm, requirements.sdma_queue_count)
+                data = fake.device_structures(comm, requirements.sdma_queue_count)
+                comm.ptr = self.structure("device communicator", data)
                 return comm
 
             def destroy(self) -> None:
@@ -179,12 +195,11 @@ class FakeCco:
         self.UniqueId, self.Communicator = UniqueIdObject, Communicator
         self.CCODevCommRequirements = CCODevCommRequirements
 
-    def device_structures(self, comm: Any, queues: int) -> int:
-        """A device communicator in memory, as the header of amd-mori lays it out; queues only with MORI_ENABLE_SDMA."""
+    def device_structures(self, comm: Any, queues: int) -> bytes:
+        """A device communicator, as the header of amd-mori lays it out; queues only with MORI_ENABLE_SDMA."""
         count, table = 0, 0
         if os.environ.get("MORI_ENABLE_SDMA") == "1" and self._engines is not None:
             self.queues = self.queues or self._engines.open(comm.rank, comm.world_size, queues)
             count, table = self.queues.per_peer, self.queues.table
         facts = (comm.rank, comm.world_size, comm.lsa_size, comm.lsa_rank, 0, 0, comm.flat_base, comm.per_rank_size)
-        self.structure = bytearray(struct.pack("<6i2Q128xI4xQ2Q", *facts, count, table, 0, 0))
-        return ctypes.addressof(ctypes.c_char.from_buffer(self.structure))
+        return struct.pack("<6i2Q128xI4xQ2Q", *facts, count, table, 0, 0)
