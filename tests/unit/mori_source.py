@@ -17,6 +17,13 @@ from pathlib import Path
 
 import pytest
 
+# The device code of mori.cco and what says where its bitcode is, below the package.
+DEVICE_PARTS = {
+    "table": "cco/device/ops.py",
+    "lookup": "cco/device/bitcode.py",
+    "wrapper": "_jit-sources/src/cco/device/cco_device_wrapper.cpp",
+    "header": "_jit-sources/include/mori/cco/cco.hpp",
+}
 # Path below the package for each source.
 PARTS = {
     "python": "cco/communicator.py",
@@ -62,6 +69,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
+def parts_of(wheel: Path, parts: dict[str, str]) -> dict[str, str]:
+    """Texts of files in a wheel."""
+    with zipfile.ZipFile(wheel) as archive:
+        return {part: archive.read(f"mori/{name}").decode() for part, name in parts.items()}
+
+
 @dataclass
 class Class:
     """A class: its bases, its functions with their parameters, and attributes that can be read or written."""
@@ -90,8 +103,7 @@ class MoriSource:
     @staticmethod
     def texts(wheel: Path) -> dict[str, str]:
         """The sources in a wheel, as this class takes them."""
-        with zipfile.ZipFile(wheel) as archive:
-            return {part: archive.read(f"mori/{name}").decode() for part, name in PARTS.items()}
+        return parts_of(wheel, PARTS)
 
     def family(self, name: str) -> list[Class]:
         """A class and its bases, as far as the sources have them."""

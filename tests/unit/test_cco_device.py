@@ -12,11 +12,13 @@ import torch
 
 from mori_gemm_ar.ar import AllReduceOp, CopyEngines
 from mori_gemm_ar.ar import op as op_module
+from mori_gemm_ar.compile.build import build
 from mori_gemm_ar.compile.mori_bitcode import BITCODE_VARIABLE, bitcode_of, digest_of, find_bitcode
 from mori_gemm_ar.emulator import EVERYWHERE, EngineFaults, EngineSettings
 from mori_gemm_ar.errors import (
     CollectiveError,
     CollectiveSetupError,
+    CompileError,
     ConfigError,
     CopyEngineTimeout,
     MissingDependencyError,
@@ -25,9 +27,10 @@ from mori_gemm_ar.layout import DType
 from mori_gemm_ar.layout.copy_queue import PUT_SYMBOL
 from mori_gemm_ar.layout.sdma import CcoDevice, SdmaConfig, SdmaPhase, Transport, sdma_config, sdma_window
 from mori_gemm_ar.runtime import LocalWorld, RankContext
+from tests.kernel.mori_bitcode import STAND_IN, compiled
+from tests.unit.mori_source import wheel
 from tests.unit.rocm_fakes import FakeNode, RocmWorld, StandInStore, run
 
-STAND_IN = Path(__file__).parents[1] / "kernel" / "mori_put.ll"
 BF16 = torch.bfloat16
 
 
@@ -51,13 +54,31 @@ def create(world: Any, **arguments: Any) -> AllReduceOp:
 # --- an op ---
 
 
+@pytest.fixture(scope="module")
+def wheel_bitcode(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compiled(wheel(tmp_path_factory), tmp_path_factory.mktemp("mori"))
+
+
 @pytest.mark.parametrize("wire", ["exact", "fp8", "fp8-both"])
 def test_an_op_runs_by_the_put_of_mori(node: FakeNode, wire: str) -> None:
     """Self-test, a tensor outside the window, in place, and the op's own buffer."""
+    run_by_mori(node, wire, STAND_IN)
+
+
+@pytest.mark.parametrize("wire", ["exact", "fp8-row"])
+def test_an_op_runs_by_what_the_wheel_compiles_to(
+    node: FakeNode, wire: str, wheel_bitcode: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(BITCODE_VARIABLE, str(wheel_bitcode))
+    run_by_mori(node, wire, wheel_bitcode)
+
+
+def run_by_mori(node: FakeNode, wire: str, bitcode: Path) -> None:
+    columns = 144 if wire == "fp8-row" else 131
 
     def body(ctx: RankContext, world: RocmWorld) -> list[str]:
         with create(world, wire=wire) as op:
-            for step, x in enumerate((torch.empty(1001, dtype=BF16), op.buffer((777,), BF16))):
+            for step, x in enumerate((torch.empty(7, columns, dtype=BF16), op.buffer((6, columns), BF16))):
                 x.fill_(ctx.rank + 1.0 + step)
                 y = op(x, out=x if step == 0 else None)
                 op.check()
@@ -65,11 +86,10 @@ def test_an_op_runs_by_the_put_of_mori(node: FakeNode, wire: str) -> None:
             assert op.plan(1001, BF16).transport is Transport.SDMA
             return [code.kernel for code in op._codes.values()]
 
-    suffix = f"_mori_{digest_of(STAND_IN)}"
+    suffix = f"_mori_{digest_of(bitcode)}"
     for names in run(node, body):
-        assert [name.endswith(suffix) for name in names if name.startswith(("sdma_scatter", "sdma_reduce"))] == [
-            True
-        ] * 2
+        submitting = [name for name in names if name.startswith(("sdma_scatter", "sdma_reduce"))]
+        assert [name.endswith(suffix) for name in submitting] == [True] * 2
         assert not [name for name in names if name.startswith("sdma_gather") and "mori" in name]
 
 
@@ -92,9 +112,10 @@ def test_input_outside_the_window_is_copied_into_it_first(node: FakeNode) -> Non
     assert run(node, body) == [(True, True)] * 2
 
 
-@pytest.mark.parametrize(
-    "faults", [EngineFaults(dead=EVERYWHERE), EngineFaults(no_data=EVERYWHERE)], ids=["dead", "idle"]
-)
+FAULTS = {"dead": EngineFaults(dead=EVERYWHERE), "idle": EngineFaults(no_data=EVERYWHERE)}
+
+
+@pytest.mark.parametrize("faults", FAULTS.values(), ids=FAULTS)
 def test_engines_that_fail_are_found_by_create(node: FakeNode, faults: EngineFaults) -> None:
     def body(ctx: RankContext) -> str:
         with pytest.raises((CopyEngineTimeout, CollectiveError)) as caught:
@@ -187,7 +208,7 @@ def test_a_world_of_one_only_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("value", ["Mori", "", None, 1])
 def test_another_device_is_refused(value: object) -> None:
-    with pytest.raises(ConfigError, match="cco_device=.* must be one of 'own', 'mori'"):
+    with pytest.raises(ConfigError, match=r"cco_device=.* must be one of 'own', 'mori'"):
         CopyEngines(1, value)  # type: ignore[arg-type]
 
 
@@ -237,11 +258,22 @@ def test_a_file_without_the_put_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_
     path = tmp_path / "no_sdma.bc"
     path.write_bytes(b"BC\xc0\xde cco_lsa_ptr")
     monkeypatch.setenv(BITCODE_VARIABLE, str(path))
-    with pytest.raises(MissingDependencyError, match=f"must define {PUT_SYMBOL}, but does not; .*BUILD_CCO_SDMA=1"):
+    with pytest.raises(MissingDependencyError, match=rf"must define {PUT_SYMBOL}, but does not; .*BUILD_CCO_SDMA=1"):
         find_bitcode()
+
+
+def test_bitcode_that_is_not_inlined_is_a_compile_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As that of another GPU is not."""
+    path = tmp_path / "gfx942.ll"
+    text = STAND_IN.read_text()
+    path.write_text(text.replace("alwaysinline nounwind", "noinline nounwind"))
+    assert path.read_text() != text
+    monkeypatch.setenv(BITCODE_VARIABLE, str(path))
+    with pytest.raises(CompileError, match=r"must have been made for gfx950, so that its put is inlined into sdma_sc"):
+        build(sdma_config(2, DType.BF16, SdmaPhase.SCATTER, bitcode=digest_of(path)))
 
 
 def test_without_mori_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(BITCODE_VARIABLE)
-    with pytest.raises(MissingDependencyError, match=f"libmori_cco_device.bc must be found.*set {BITCODE_VARIABLE}"):
+    with pytest.raises(MissingDependencyError, match=rf"libmori_cco_device\.bc must be found.*set {BITCODE_VARIABLE}"):
         find_bitcode()
