@@ -83,7 +83,7 @@ def run_by_mori(node: FakeNode, wire: str, bitcode: Path) -> None:
                 y = op(x, out=x if step == 0 else None)
                 op.check()
                 assert bool((y == 3 + 2 * step).all())
-            assert op.plan(1001, BF16).transport is Transport.SDMA
+            assert op.plan(7 * columns, BF16, columns=columns).transport is Transport.SDMA
             return [code.kernel for code in op._codes.values()]
 
     suffix = f"_mori_{digest_of(bitcode)}"
