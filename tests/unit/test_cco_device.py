@@ -83,7 +83,9 @@ def run_by_mori(node: FakeNode, wire: str, bitcode: Path) -> None:
                 y = op(x, out=x if step == 0 else None)
                 op.check()
                 assert bool((y == 3 + 2 * step).all())
-            assert op.plan(7 * columns, BF16, columns=columns).transport is Transport.SDMA
+            assert (
+                op.plan(7 * columns, BF16, columns=columns if wire == "fp8-row" else None).transport is Transport.SDMA
+            )
             return [code.kernel for code in op._codes.values()]
 
     suffix = f"_mori_{digest_of(bitcode)}"
@@ -155,6 +157,22 @@ def test_emulated_queues_are_not_mori_s() -> None:
 
     texts = LocalWorld(2).run(body)
     assert all(text.startswith("cco_device='mori' must run on device='rocm'") for text in texts)
+
+
+def test_the_emulated_target_copies_in_order_and_has_no_records() -> None:
+    def body(ctx: RankContext) -> None:
+        target = ctx.target("emulated")
+        source, copy = torch.arange(8), torch.zeros(8, dtype=torch.int64)
+        target.copy(copy.data_ptr(), source.data_ptr(), 64)
+        assert torch.equal(copy, source)
+        with target.record(), pytest.raises(ConfigError, match="must not be called while recording"):
+            target.copy(copy.data_ptr(), source.data_ptr(), 64)
+        comm = target.communicator(4096)
+        with pytest.raises(ConfigError, match="emulated queues are not amd-mori's"):
+            comm.create_dev_comm(1).put_records(None, 0)
+        comm.destroy()
+
+    LocalWorld(2).run(body)
 
 
 def test_a_rank_without_bitcode_stops_all(node: FakeNode, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
