@@ -267,13 +267,15 @@ def sdma_contract(
 
 
 def _sdma_of(config: Any) -> KernelContract:
+    if config.bitcode:  # amd-mori's code submits, and declares nothing to us
+        return undeclared(config.kernel_name)
     wire = config.wire.label if config.wire.lossy else ""
     return sdma_contract(
         config.kernel_name, config.phase.value, config.dtype.nbytes, config.threads, config.world, wire
     )
 
 
-_SDMA_NAME = re.compile(r"^sdma_(scatter|reduce|gather)_w([2-8])_(bf16|fp16|fp32)(?:_t(\d+))?(?:_(fp8\w*))?$")
+_SDMA_NAME = re.compile(r"^sdma_(scatter|reduce|gather)_w([2-8])_(bf16|fp16|fp32)(?:_t(\d+))?(?:_(fp8(?:both|row)?))?$")
 
 
 def _sdma_named(match: re.Match[str]) -> KernelContract:

@@ -16,8 +16,9 @@ import flydsl.expr as fx
 from mori_gemm_ar.audit import verdict
 from mori_gemm_ar.compile.backend import ARCH, FLYDSL_VERSION, Compiled, compile_kernel
 from mori_gemm_ar.compile.hsaco import find_linker, hsaco_digest, linker_version, require_same_code
+from mori_gemm_ar.compile.mori_bitcode import bitcode_of
 from mori_gemm_ar.compile.store import CodeForm, CodeObject, content_key, isa_digest, source_digest
-from mori_gemm_ar.errors import CompileError, ConfigError, MoriGemmArError
+from mori_gemm_ar.errors import CompileError, ConfigError, IsaError, MoriGemmArError
 from mori_gemm_ar.isa import parse_isa
 from mori_gemm_ar.kernels.allreduce import all_reduce_kernel
 from mori_gemm_ar.kernels.bands import bands_kernel
@@ -45,7 +46,8 @@ def _all_reduce(config: AllReduceConfig) -> DeviceKernel:
 
 
 def _sdma(config: SdmaConfig) -> DeviceKernel:
-    return sdma_wire_kernel(config) if config.wire.lossy else sdma_kernel(config)
+    bitcode = bitcode_of(config.bitcode) if config.bitcode else None
+    return sdma_wire_kernel(config, bitcode) if config.wire.lossy else sdma_kernel(config, bitcode)
 
 
 _KERNELS: dict[type, Callable[[Any], DeviceKernel]] = {
@@ -71,9 +73,18 @@ def build(config: Any, form: CodeForm = CodeForm.ISA, *, linker: str | os.PathLi
     if factory is None:
         names = ", ".join(sorted(kind.__name__ for kind in _KERNELS))
         raise ConfigError(f"config={config!r} must be one of {names}; only those have a kernel")
-    return build_kernel(
-        factory(config), content_key(config.key), config=_config_fields(config), form=form, linker=linker
-    )
+    try:
+        return build_kernel(
+            factory(config), content_key(config.key), config=_config_fields(config), form=form, linker=linker
+        )
+    except IsaError as error:
+        if not getattr(config, "bitcode", ""):
+            raise
+        # What is left of a call is an operand that no kernel of ours has.
+        raise CompileError(
+            f"bitcode={config.bitcode} must have been made for {ARCH}, so that its put is inlined into "
+            f"{config.kernel_name}: {error}; make it with --offload-arch={ARCH}, or use cco_device='own'"
+        ) from error
 
 
 def build_kernel(

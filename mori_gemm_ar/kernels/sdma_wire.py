@@ -12,6 +12,7 @@ A put carries a full wire slice, however short the slice is; what a short one la
 Annotations of @fx.struct and @flyc.kernel are read as types, so this file does not postpone their evaluation.
 """
 
+from pathlib import Path
 from typing import Any
 
 import flydsl.compiler as flyc
@@ -20,6 +21,7 @@ import flydsl.expr as fx
 from mori_gemm_ar.kernels.allreduce import CALLER_ALIGN, WAVES_PER_SIMD, sum_in_order
 from mori_gemm_ar.kernels.device import library
 from mori_gemm_ar.kernels.device.memory import ElementArray, PackArray
+from mori_gemm_ar.kernels.device.submit import submit_code
 from mori_gemm_ar.kernels.device.wire import MxScale, widen_one
 from mori_gemm_ar.kernels.kernel import DeviceKernel
 from mori_gemm_ar.kernels.sdma import PushSlices, SdmaCall
@@ -305,12 +307,12 @@ _PHASES: dict[Wire, dict[SdmaPhase, Any]] = {
 }
 
 
-def sdma_wire_kernel(config: SdmaConfig) -> DeviceKernel:
-    """The kernel of a phase with a lossy wire: any rank, any size and any grid of `config.threads` threads."""
-    phase = _PHASES[config.wire][config.phase]
+def sdma_wire_kernel(config: SdmaConfig, bitcode: Path | None = None) -> DeviceKernel:
+    """The kernel of a phase with a lossy wire: as `sdma_kernel`."""
+    phase, submit = _PHASES[config.wire][config.phase], submit_code(bitcode)
 
     @flyc.kernel(name=config.kernel_name, known_block_size=[config.threads, 1, 1])
     def kernel(arguments: SdmaWireArguments):
-        phase(config, arguments).run()
+        phase(config, arguments, submit).run()
 
     return DeviceKernel(config.kernel_name, kernel, SdmaWireArguments, config.threads, WAVES_PER_SIMD)

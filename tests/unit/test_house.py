@@ -61,15 +61,19 @@ AREAS = {
     "compile": area("errors compile.store compile.hsaco", lazy_own="compile.build compile.backend"),
     "compile.hsaco": area("errors isa"),
     "compile.store": area("errors isa compile.hsaco", lazy_own="compile.build"),
+    "compile.mori_bitcode": area("errors layout", lazy_third="mori"),
     "compile.backend": area("errors compile.hsaco", "flydsl"),
     "compile.build": area(
-        "errors layout isa kernels audit compile.store compile.backend compile.hsaco", "flydsl torch"
+        "errors layout isa kernels audit compile.store compile.backend compile.hsaco compile.mori_bitcode",
+        "flydsl torch",
     ),
     "emulator": area("errors isa layout.copy_queue", "numpy"),
     "audit": area("errors isa"),
-    "runtime": area("errors layout isa emulator compile.store", "numpy torch", "compile compile.build", "mori"),
+    "runtime": area(
+        "errors layout isa emulator compile.store compile.mori_bitcode", "numpy torch", "compile compile.build", "mori"
+    ),
     "model": area("errors layout", "numpy"),
-    "ar": area("errors layout compile.store runtime", "numpy torch", "compile compile.build"),
+    "ar": area("errors layout compile.store compile.mori_bitcode runtime", "numpy torch", "compile compile.build"),
     "gemm": area("errors layout compile.store runtime", "torch", "compile compile.build"),
     "plan_rules": area("errors layout model", lazy_own="plan"),
     "plan": area("errors layout model plan_rules"),
