@@ -34,6 +34,7 @@ GOOD: dict[str, Any] = {
     "world": 2, "n": 512, "k": 256, "m_max": 600, "recipe": Recipe.BLOCKSCALE, "b_layout": BLayout.ROW,
     "wire": Wire.EXACT, "mode": Mode.FUSED_SDMA, "tuning": Tuning(),
 }  # fmt: skip
+tuned: Any = Tuning  # also with values of other types
 # Field -> values to try in place of the good one: at and past each limit, negative, of another type.
 VALUES: dict[str, list[Any]] = {
     "world": [-1, 0, 1, 2, 3, 8, 9, 16, True, 2.0, "2", None],
@@ -45,13 +46,13 @@ VALUES: dict[str, list[Any]] = {
     "wire": [*Wire, None, 0],
     "mode": [*MODES, Mode.GEMM_ONLY, "fused-sdma", 0, True],
     "tuning": [
-        Tuning(), *(Tuning(gather=gather) for gather in (*Transport, "sdma", 0)),
-        *(Tuning(chunks=chunks) for chunks in (-1, 0, 1, 64, 65, True, 1.0)),
-        *(Tuning(stripe=stripe) for stripe in (-1, 0, 1, 99, None, True)),
-        *(Tuning(tile=tile) for tile in (*Tile, "128x256", 0)),
-        *(Tuning(queues=queues) for queues in (-1, 0, 1, 8, 9, None)),
-        *(Tuning(outputs=outputs) for outputs in (0, 1, 2, 3, True)),
-        *(Tuning(batch_invariant=value) for value in (True, False, None, 1)),
+        tuned(), *(tuned(gather=gather) for gather in (*Transport, "sdma", 0)),
+        *(tuned(chunks=chunks) for chunks in (-1, 0, 1, 64, 65, True, 1.0)),
+        *(tuned(stripe=stripe) for stripe in (-1, 0, 1, 99, None, True)),
+        *(tuned(tile=tile) for tile in (*Tile, "128x256", 0)),
+        *(tuned(queues=queues) for queues in (-1, 0, 1, 8, 9, None)),
+        *(tuned(outputs=outputs) for outputs in (0, 1, 2, 3, True)),
+        *(tuned(batch_invariant=value) for value in (True, False, None, 1)),
     ],
 }  # fmt: skip
 
