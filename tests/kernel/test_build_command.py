@@ -155,8 +155,10 @@ def test_isa_only_needs_no_linker(tmp_path: Path) -> None:
     assert len(store.held()) == 2
 
 
-LAYER = ("--op", "gemm-allreduce", "--world", "2", "--n", "256", "--k", "128", "--m-max", "300", "--quant", "blockscale",
-         "--b-layout", "row", "--mode", "fused-sdma", "--wire", "fp8")  # fmt: skip
+LAYER = (
+    "--op", "gemm-allreduce", "--world", "2", "--n", "256", "--k", "128", "--m-max", "256", "--quant", "ptpc",
+    "--b-layout", "row", "--mode", "fused-sdma",
+)  # fmt: skip
 LOAD_LAYER = (
     LOAD[: LOAD.index("from mori_gemm_ar.ar import")]
     + """
@@ -164,11 +166,10 @@ from mori_gemm_ar.op import GemmAllReduceOp
 from mori_gemm_ar.runtime import LocalWorld
 
 def body(rank):
-    layer = dict(n=256, k=128, m_max=300, quant="blockscale", b_layout="row", mode="fused-sdma", wire="fp8")
+    layer = dict(n=256, k=128, m_max=256, quant="ptpc", b_layout="row", mode="fused-sdma")
     with GemmAllReduceOp.create(rank, **layer, device="emulated") as op:
-        a, a_scale = op.quantize(torch.ones(256, 128, dtype=torch.bfloat16))
-        b = torch.ones(256, 128).to(torch.float8_e4m3fn)
-        out = op(a, b, a_scale, torch.ones(2, 1))
+        a, b = (torch.ones(256, 128).to(torch.float8_e4m3fn) for _ in range(2))
+        out = op(a, b, torch.ones(256), torch.ones(256))
         return float(out.min()), float(out.max()), op.plan(256).mode.value
 
 print(LocalWorld(2).run(body))
@@ -178,11 +179,10 @@ print(sorted({"flydsl", "typer", "rich"} & {name.partition(".")[0] for name in s
 
 
 def test_a_layer_loads_without_flydsl(tmp_path: Path) -> None:
-    """All that the op creates, tests itself with, and quantises by."""
+    """All that the op creates and tests itself with."""
     assert command(*LAYER, "--isa-only", "--out", str(tmp_path)).returncode == 0
     kernels = {entry["kernel"] for entry in manifest(tmp_path)["entries"]}
-    assert {"quantize_blockscale_k128", "tail_pull_w2_fp8", "sdma_scatter_w2_bf16", "sdma_reduce_w2_bf16_fp8"} <= kernels
-    assert "fused_sdma_w2_gemm_blockscale_128x256_n256_k128_row" in kernels
+    assert {"sdma_scatter_w2_bf16", "fused_sdma_w2_gemm_ptpc_128x256_n256_k128_row"} <= kernels
     assert all(entry["audit"]["declared"] and entry["audit"]["verdict"] == "pass" for entry in
                manifest(tmp_path)["entries"])  # fmt: skip
     script = f"FLYDSL = None; ROOT = {str(ROOT)!r}\n{LOAD_LAYER}"
@@ -202,7 +202,7 @@ def test_every_config_of_a_layer_is_built() -> None:
 
 
 FAILURES = {
-    "no rows": ((*LAYER[:8], "--quant", "ptpc", "--b-layout", "row"), 2, "m_max must be given for op='gemm-allreduce'"),
+    "no rows": ((*LAYER[:8], *LAYER[10:]), 2, "m_max must be given for op='gemm-allreduce'"),
     "a rule": ((*LAYER, "--n", "500"), 2, "n=500 must be a multiple of 16"),
     "a name": ((*LAYER, "--mode", "fused"), 2, "mode='fused' must be one of"),
     "an option of another op": (("--n", "512"), 2, "n must be left out for op='allreduce'"),
