@@ -34,7 +34,7 @@ from mori_gemm_ar.layout.ownership import OwnerSlices
 from mori_gemm_ar.layout.pull import PullPhase, pull_config
 from mori_gemm_ar.layout.rules import reason_not_m, require
 from mori_gemm_ar.layout.sdma import SdmaPhase, Transport, sdma_config
-from mori_gemm_ar.layout.stream import StreamConfig, StreamPhase
+from mori_gemm_ar.layout.stream import STREAM_CHUNKS, StreamConfig, StreamPhase
 from mori_gemm_ar.layout.terms import ceil_div
 from mori_gemm_ar.model import Constants, Layer, Mode, Plan, Quant, Tail, load
 from mori_gemm_ar.model import Tile as ModelTile
@@ -293,6 +293,8 @@ def _tuned(spec: LayerSpec, plan: Plan) -> Plan:
         plan = replace(plan, tile=ModelTile(tuning.tile.m, tuning.tile.n))
     if tuning.chunks is not None and plan.mode is Mode.FUSED_SDMA:
         plan = replace(plan, chunks=tuning.chunks)
+    if plan.tail is Tail.STREAMED:
+        plan = replace(plan, chunks=min(plan.chunks, STREAM_CHUNKS))
     gathers = spec.gathers(plan.mode)
     if len(gathers) == 1:
         plan = replace(plan, gather=ModelTransport(gathers[0].value))

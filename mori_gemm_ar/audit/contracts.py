@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from mori_gemm_ar.audit.contract import (
@@ -25,6 +26,7 @@ from mori_gemm_ar.audit.contract import (
     PUT_STORES,
     RECORD,
     SIGNAL,
+    SIGNAL_STORES,
     KernelContract,
     Poll,
     Posts,
@@ -266,6 +268,43 @@ def _pull_named(match: re.Match[str]) -> KernelContract:
     return pull_contract(match[0], match[1] or match[4], match[3] or "", int(match[2] or match[5]), wire)
 
 
+# ---- the streamed tail, and the reduce of bands --------------------------------------------------------------------
+
+
+def stream_contract(name: str, phase: str) -> KernelContract:
+    """A kernel of the streamed tail. Chunks are counted by engines, and a wave polls their counts as it polls flags."""
+    acquire = (Spelling("buffer_inv", Policy.SYSTEM), 1)
+    if phase == "end":
+        # Queues, flags and chunks, each with a record; whether the call has failed, its epoch and a chunk's count.
+        records = (*RECORD, *RECORD, *RECORD)
+        scoped = (*DRAIN_SCOPED, (SIGNAL, 1), (POLL, 2), (CLAIM, 3), (AGENT_LOOK, 3), acquire, _EPOCH, *records)
+        return KernelContract(
+            name, waves=1, max_sgpr=MAX_SGPR, max_vgpr=BESIDE_GEMM, lds_bytes=0, releases=0,
+            publishes=(Publish(SIGNAL, release=None),), polls=(Poll(POLL, acquire=Policy.SYSTEM, count=3),),
+            posts=Posts(0), scoped=counted(*scoped),
+            stores=counted((SIGNAL, 1), (Spelling("global_store_dword"), 1), _EPOCH, *records),
+        )  # fmt: skip
+    posted = (*PUT_SCOPED, *_HAND_OVER_SCOPED, (POLL, 1), (CLAIM, 2), (AGENT_LOOK, 5), acquire, *RECORD, *RECORD)
+    return KernelContract(
+        name, waves=_DEFAULT_THREADS // 64, max_sgpr=MAX_SGPR, max_vgpr=2 * BESIDE_GEMM, lds_bytes=4, releases=1,
+        publishes=(Publish(ARRIVAL, release=Policy.SYSTEM),), polls=(Poll(POLL, acquire=Policy.SYSTEM),),
+        posts=Posts(1, Policy.SYSTEM), scoped=counted(*posted),
+        stores=counted((Spelling("global_store_dwordx4"), 1), *PUT_STORES, *SIGNAL_STORES, *RECORD, *RECORD),
+    )  # fmt: skip
+
+
+def bands_contract(name: str) -> KernelContract:
+    """The reduce of a GEMM that quantises: that of both legs in fp8 without a short group."""
+    like = sdma_contract(name, "reduce", 2, _DEFAULT_THREADS, wire="fp8both")
+    short_group = Spelling("global_store_byte")
+    assert like.stores is not None
+    return replace(like, stores=tuple(row for row in like.stores if row[0] != short_group))
+
+
+_STREAM_NAME = re.compile(r"^tail_stream_(sum|end)_w[2-8]$")
+_BANDS_NAME = re.compile(r"^tail_bands_w[2-8]$")
+
+
 # ---- registry -----------------------------------------------------------------------------------------------------
 
 # By the name of a configuration's type: the audit sees ISA only and imports none of them.
@@ -273,6 +312,8 @@ _BY_TYPE: dict[str, Callable[[Any], KernelContract]] = {
     "AllReduceConfig": _all_reduce_of,
     "SdmaConfig": _sdma_of,
     "PullConfig": _pull_of,
+    "StreamConfig": lambda c: stream_contract(c.kernel_name, c.phase.value),
+    "BandsConfig": lambda c: bands_contract(c.kernel_name),
     "GemmConfig": gemm_of,
     "FusedConfig": fused_of,
     "SmallGemmConfig": lambda c: small_gemm_contract(c.kernel_name, c.rows.value),
@@ -282,6 +323,8 @@ _BY_NAME: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], KernelContract 
     (_ALL_REDUCE_NAME, _all_reduce_named),
     (_SDMA_NAME, _sdma_named),
     (_PULL_NAME, _pull_named),
+    (_STREAM_NAME, lambda m: stream_contract(m[0], m[1])),
+    (_BANDS_NAME, lambda m: bands_contract(m[0])),
     (GEMM_NAME, gemm_named),
     (FUSED_NAME, fused_named),
     (SMALL_NAME, lambda m: small_gemm_contract(m[0], int(m[1]))),

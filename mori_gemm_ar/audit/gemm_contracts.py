@@ -16,6 +16,7 @@ from mori_gemm_ar.audit.contract import (
     PUT_SCOPED,
     PUT_STORES,
     RECORD,
+    SIGNAL_STORES,
     KernelContract,
     Posts,
     Publish,
@@ -52,10 +53,17 @@ def gemm_contract(name: str, recipe: str, rows: int, columns: int) -> KernelCont
     )
 
 
-def fused_contract(name: str, push: str, gemm: KernelContract) -> KernelContract:
+def fused_contract(name: str, push: str, gemm: KernelContract, variant: str = "") -> KernelContract:
     """The GEMM that sends its tiles. Pushed by SDMA: the workgroup releases by its counter, whose last arriver puts a
-    chunk. By LSA: it releases at system scope what it stored to the owner, and the next kernel tells the owner."""
+    chunk. By LSA: it releases at system scope what it stored to the owner, and the next kernel tells the owner.
+
+    variant: "signals", the engine tells the owner of each chunk; "fp8both", each pack leaves as codes and a scale.
+    """
     assert gemm.stores is not None
+    packs = gemm.stores[0][1]
+    narrow = ((Spelling("buffer_store_dwordx2"), packs), (Spelling("buffer_store_byte"), packs))
+    tiles = narrow if variant == "fp8both" else gemm.stores
+    signals = SIGNAL_STORES if variant == "signals" else ()
     common: dict[str, Any] = {
         "waves": gemm.waves, "max_vgpr": gemm.max_vgpr, "max_sgpr": MAX_SGPR, "mfma_per_k_step": gemm.mfma_per_k_step,
         "releases": 1, "polls": (),
@@ -73,7 +81,7 @@ def fused_contract(name: str, push: str, gemm: KernelContract) -> KernelContract
             (ARRIVAL, 1), (Spelling("buffer_wbl2", Policy.SC1), 1), (Spelling("buffer_inv", Policy.SC1), 1),
             (AGENT_LOOK, 2), *PUT_SCOPED, (CLAIM, 1), *RECORD,
         ),
-        stores=counted(*gemm.stores, *PUT_STORES, *RECORD),
+        stores=counted(*tiles, *PUT_STORES, *signals, *RECORD),
     )  # fmt: skip
 
 
@@ -92,7 +100,7 @@ def quantize_contract(name: str, recipe: str) -> KernelContract:
 
 
 GEMM_NAME = re.compile(r"^gemm_(ptpc|blockscale|mxfp8)_(\d+)x(\d+)_n\d+_k\d+_\w+$")
-FUSED_NAME = re.compile(r"^fused_(sdma|lsa)_w[2-8](?:_s\d+)?_(gemm_\w+)$")
+FUSED_NAME = re.compile(r"^fused_(sdma|lsa)_w[2-8](?:_s\d+)?(?:_(signals|fp8both))?_(gemm_\w+)$")
 SMALL_NAME = re.compile(r"^gemm_small_\w+_m(\d+)_n\d+_k\d+_\w+$")
 QUANTIZE_NAME = re.compile(r"^quantize_(blockscale|mxfp8)_k\d+$")
 
@@ -109,10 +117,11 @@ def gemm_named(match: re.Match[str]) -> KernelContract:
 
 def fused_of(config: Any) -> KernelContract:
     """Of a `FusedConfig`."""
-    return fused_contract(config.kernel_name, config.push.value, gemm_of(config.gemm))
+    variant = "signals" if config.signals else config.wire.label if config.wire.lossy else ""
+    return fused_contract(config.kernel_name, config.push.value, gemm_of(config.gemm), variant)
 
 
 def fused_named(match: re.Match[str]) -> KernelContract | None:
     """Of a match of `FUSED_NAME`; None if what it multiplies with is none of ours."""
-    gemm = GEMM_NAME.match(match[2])
-    return fused_contract(match[0], match[1], gemm_named(gemm)) if gemm else None
+    gemm = GEMM_NAME.match(match[3])
+    return fused_contract(match[0], match[1], gemm_named(gemm), match[2] or "") if gemm else None

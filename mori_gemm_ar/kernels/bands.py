@@ -8,13 +8,14 @@ Annotations of @fx.struct and @flyc.kernel are read as types, so this file does 
 import flydsl.compiler as flyc
 import flydsl.expr as fx
 
-from mori_gemm_ar.kernels.allreduce import WAVES_PER_SIMD
 from mori_gemm_ar.kernels.device.wire import WireSliceArray
 from mori_gemm_ar.kernels.kernel import DeviceKernel
 from mori_gemm_ar.kernels.sdma_wire import Groups
 from mori_gemm_ar.kernels.wire_work import GroupPartials, late
 from mori_gemm_ar.layout.bands import BandsConfig
 from mori_gemm_ar.layout.wire_terms import GROUP, RUN
+
+_WAVES_PER_SIMD = 4  # arguments stay in scalar registers through the loop over bands
 
 
 @fx.struct
@@ -78,4 +79,4 @@ def bands_kernel(config: BandsConfig) -> DeviceKernel:
     def kernel(arguments: BandsArguments):
         _ReduceBands(config, arguments).run()
 
-    return DeviceKernel(config.kernel_name, kernel, BandsArguments, config.threads, WAVES_PER_SIMD)
+    return DeviceKernel(config.kernel_name, kernel, BandsArguments, config.threads, _WAVES_PER_SIMD)

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from mori_gemm_ar.ar import AllReduceOp, CopyEngines
-from mori_gemm_ar.ar import collective
+from mori_gemm_ar.ar import AllReduceOp, CopyEngines, collective
 from mori_gemm_ar.compile.build import build
 from mori_gemm_ar.compile.mori_bitcode import BITCODE_VARIABLE, bitcode_of, digest_of, find_bitcode
 from mori_gemm_ar.emulator import EVERYWHERE, EngineFaults, EngineSettings
