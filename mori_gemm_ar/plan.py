@@ -143,7 +143,7 @@ class LayerSpec:
     def _gemms(self) -> Iterator[AnyGemmConfig]:
         for config in gemm_candidates(self.recipe, self.n, self.k, self.b_layout):
             if isinstance(config, SmallGemmConfig):
-                if not self.tuning.batch_invariant and self.m_max > config.rows.value // 2:
+                if not self.tuning.batch_invariant and self.m_max >= config.rows.least:
                     yield config
             elif self.tuning.tile in (None, config.tile):
                 yield config
