@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 mori_gemm_ar contributors
-"""Plans of the fused op: what any M may need is known when the op is created, and a mode is never changed in silence."""
+"""Plans of the fused op: what any M may need is known at creation, and a mode is never changed in silence."""
 
 from __future__ import annotations
 
