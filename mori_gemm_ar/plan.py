@@ -33,8 +33,9 @@ from mori_gemm_ar.layout.ownership import OwnerSlices
 from mori_gemm_ar.layout.pull import PullPhase, pull_config
 from mori_gemm_ar.layout.rules import reason_not_m, require
 from mori_gemm_ar.layout.sdma import SdmaPhase, Transport, sdma_config
+from mori_gemm_ar.layout.stream import StreamConfig, StreamPhase
 from mori_gemm_ar.layout.terms import ceil_div
-from mori_gemm_ar.model import Constants, Layer, Mode, Plan, Quant, load
+from mori_gemm_ar.model import Constants, Layer, Mode, Plan, Quant, Tail, load
 from mori_gemm_ar.model import Tile as ModelTile
 from mori_gemm_ar.model import Transport as ModelTransport
 from mori_gemm_ar.model import Wire as ModelWire
@@ -56,7 +57,8 @@ class Tuning:
     gather: who moves the sums to all ranks, copy engines or loads. chunks: puts of a slice, fused-sdma. stripe: columns
     of tiles before fused-lsa changes its destination. tile: of the GEMM, where M is not small. queues: copy-engine
     queues to each peer. outputs: results that rotate in the window; with 1 the next call overwrites the last result.
-    batch_invariant: a row's bits do not depend on M.
+    batch_invariant: a row's bits do not depend on M. tail: what follows the scatter of fused-sdma; the streamed one is
+    predicted slower at the pessimistic value of what is unmeasured, and needs wire "exact" and a pushed gather.
     """
 
     gather: Transport | None = None
@@ -66,6 +68,7 @@ class Tuning:
     queues: int = 1
     outputs: int = 2
     batch_invariant: bool = False
+    tail: Tail = Tail.PHASED
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +130,8 @@ class LayerSpec:
             yield from (AllReduceConfig(self.world, DType.BF16, stage, wire=self.wire) for stage in stages)
         tails = [mode for mode in self.modes if mode is not Mode.SPLIT_LSA]
         gathers = {(mode, gather) for mode in tails for gather in self.gathers(mode)}
+        if self.tuning.tail is Tail.STREAMED:
+            yield from (StreamConfig(self.world, phase) for phase in StreamPhase)
         if any(gather is Transport.SDMA for _, gather in gathers):
             yield from (sdma_config(self.world, DType.BF16, phase, self.wire) for phase in SdmaPhase)
             if self.wire.lossy:  # what only drains
@@ -152,8 +157,9 @@ class LayerSpec:
         """The kernel of a fused mode."""
         gemm = GemmConfig(self.recipe, self.n, self.k, tile, self.b_layout)
         push = _PUSH[mode]
-        columns = ceil_div(self.n, tile.n)
-        return FusedConfig(gemm, self.world, push, min(self.tuning.stripe, columns) if push is Transport.LSA else None)
+        stripe = min(self.tuning.stripe, ceil_div(self.n, tile.n)) if push is Transport.LSA else None
+        signals = push is Transport.SDMA and self.tuning.tail is Tail.STREAMED
+        return FusedConfig(gemm, self.world, push, stripe, signals)
 
     def window(self) -> FusedWindow:
         """The payload of the op's window."""
@@ -177,6 +183,7 @@ class LayerPlan:
     chunks: int = 1
     gather: Transport | None = None
     slice_rows: int = 0  # rows of a full slice of owners
+    tail: Tail = Tail.PHASED
     why: str = ""
 
     @property
@@ -189,6 +196,8 @@ class LayerPlan:
     def label(self) -> str:
         """Short name of the path, as rows and messages show it."""
         parts = [self.mode.value]
+        if self.tail is not Tail.PHASED:
+            parts.append(self.tail.value)
         if self.mode is Mode.FUSED_SDMA:
             parts.append(f"{self.chunks} chunks")
         if self.gather is not None:
@@ -221,7 +230,7 @@ def _tailed(spec: LayerSpec, m: int, gemm: AnyGemmConfig, plan: Plan) -> LayerPl
     tile = next(tile for tile in Tile if (tile.m, tile.n) == (plan.tile.m, plan.tile.n))
     fused = spec.fused(plan.mode, tile)
     rows = OwnerSlices(spec.world, m, tile.m).slice_rows
-    return LayerPlan(m, plan.mode, fused.gemm, fused, plan.chunks, gather, rows)
+    return LayerPlan(m, plan.mode, fused.gemm, fused, plan.chunks, gather, rows, plan.tail)
 
 
 def _gemm(spec: LayerSpec, m: int) -> AnyGemmConfig:
@@ -262,7 +271,8 @@ def _best(spec: LayerSpec, m: int, modes: tuple[Mode, ...]) -> Candidate | None:
     layer, cases = _layer(spec, m), _cases()
     found = []
     for mode in modes:
-        options = {_tuned(spec, plan) for plan in plans(layer, mode)}
+        tail = spec.tuning.tail if mode is Mode.FUSED_SDMA else Tail.PHASED
+        options = {_tuned(spec, plan) for plan in plans(layer, mode, tail)}
         legal = [plan for plan in options if _offered(spec, plan) and reason_not_plan(layer, plan) is None]
         found += [cases.candidate(layer, plan) for plan in legal]
     # The simplest of equals: modes are listed simplest first.

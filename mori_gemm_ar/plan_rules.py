@@ -26,7 +26,7 @@ from mori_gemm_ar.layout.ownership import OwnerSlices
 from mori_gemm_ar.layout.rules import reason_not_int, reason_not_member, reason_not_world
 from mori_gemm_ar.layout.sdma import Transport, reason_not_queues
 from mori_gemm_ar.layout.wire_terms import Wire
-from mori_gemm_ar.model import Mode
+from mori_gemm_ar.model import Mode, Tail
 from mori_gemm_ar.model.modes import FUSED
 
 if TYPE_CHECKING:
@@ -58,9 +58,25 @@ def reason_not_tuning(tuning: Tuning, recipe: object, wire: Wire) -> str | None:
     )
     if reason is None and tuning.gather is not None:
         reason = reason_not_member("gather", tuning.gather, Transport, "None leaves it to the model")
+    if reason is None:
+        reason = reason_not_tail(tuning, wire)
     if reason is None and tuning.gather is Transport.LSA and wire is Wire.FP8_BOTH:
         reason = f"gather={tuning.gather} must be {Transport.SDMA} or None for wire={wire.value!r}"
     return reason
+
+
+def reason_not_tail(tuning: Tuning, wire: Wire) -> str | None:
+    """What follows the scatter of fused-sdma."""
+    reason = reason_not_member("tail", tuning.tail, Tail, "Tail.PHASED is the default")
+    if reason is not None or tuning.tail is Tail.PHASED:
+        return reason
+    if tuning.tail is Tail.BESIDE:
+        return f"tail={tuning.tail} must be {Tail.PHASED} or {Tail.STREAMED}; sums beside the GEMM are predicted only"
+    if wire is not Wire.EXACT:
+        return f"tail={tuning.tail} must be {Tail.PHASED} for wire={wire.value!r}; chunks are streamed as they are"
+    if tuning.gather is Transport.LSA:
+        return f"tail={tuning.tail} must be {Tail.PHASED} for gather={tuning.gather}; only pushed chunks are streamed"
+    return None
 
 
 def reason_not_layer_spec(spec: LayerSpec) -> str | None:

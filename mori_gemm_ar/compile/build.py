@@ -28,12 +28,14 @@ from mori_gemm_ar.kernels.pull import pull_kernel
 from mori_gemm_ar.kernels.quantize import quantize_kernel
 from mori_gemm_ar.kernels.sdma import sdma_kernel
 from mori_gemm_ar.kernels.sdma_wire import sdma_wire_kernel
+from mori_gemm_ar.kernels.stream import stream_kernel
 from mori_gemm_ar.kernels.wire import wire_kernel
 from mori_gemm_ar.layout import AllReduceConfig
 from mori_gemm_ar.layout.fused import FusedConfig
 from mori_gemm_ar.layout.gemm import GemmConfig, QuantizeConfig, SmallGemmConfig
 from mori_gemm_ar.layout.pull import PullConfig
 from mori_gemm_ar.layout.sdma import SdmaConfig
+from mori_gemm_ar.layout.stream import StreamConfig
 
 
 def _all_reduce(config: AllReduceConfig) -> DeviceKernel:
@@ -52,6 +54,7 @@ _KERNELS: dict[type, Callable[[Any], DeviceKernel]] = {
     SdmaConfig: _sdma,
     FusedConfig: fused_kernel,
     PullConfig: pull_kernel,
+    StreamConfig: stream_kernel,
 }
 
 

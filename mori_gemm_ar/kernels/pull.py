@@ -32,7 +32,7 @@ from mori_gemm_ar.layout.sdma import Transport
 from mori_gemm_ar.layout.wire_terms import GROUP, RUN
 
 
-class _Meeting(Exchange):
+class Meeting(Exchange):
     """Epoch and flags of its own, or those of the other tail would fall behind while only this one runs."""
 
     epoch_offset = FUSED_CONTROL.meet_epoch
@@ -103,7 +103,7 @@ class _MeetEngines(_Call):
             self.meet()
 
     def meet(self):
-        exchange = _Meeting(self.windows, self.tid, self.arguments, Phase.SCATTER)
+        exchange = Meeting(self.windows, self.tid, self.arguments, Phase.SCATTER)
         exchange.publish_if(self.put_through(exchange, self.slice_source, self.slice_bytes))
 
     def slice_source(self, rank):
@@ -119,7 +119,7 @@ class _MeetStores(_Call):
             self.meet()
 
     def meet(self):
-        exchange = _Meeting(self.windows, self.tid, self.arguments, Phase.SCATTER)
+        exchange = Meeting(self.windows, self.tid, self.arguments, Phase.SCATTER)
         exchange.publish_if(exchange.run_without_engines())
 
 

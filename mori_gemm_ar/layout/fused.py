@@ -31,22 +31,25 @@ class FusedConfig:
     """Compile key: the GEMM, and how tiles leave. Rank, M, chunks, queues and addresses are arguments.
 
     push: SDMA stores C locally, and the workgroup that finishes a chunk puts it to its owner; LSA stores C into the
-    owner's window. stripe: LSA only, columns of tiles before the destination changes.
+    owner's window. stripe: LSA only, columns of tiles before the destination changes. signals: SDMA only, the engine
+    tells the owner of each chunk when it has landed, as the streamed tail needs.
     """
 
     gemm: GemmConfig
     world: int
     push: Transport
     stripe: int | None = None
+    signals: bool = False
 
     def __post_init__(self) -> None:
-        require(reason_not_fused_config(self.gemm, self.world, self.push, self.stripe))
+        require(reason_not_fused_config(self.gemm, self.world, self.push, self.stripe, self.signals))
 
     @property
     def key(self) -> str:
         """Stable, unique for each config, and a legal symbol."""
         stripe = f"_s{self.stripe}" if self.stripe is not None else ""
-        return f"fused_{self.push.value}_w{self.world}{stripe}_{self.gemm.key}"
+        signals = "_signals" if self.signals else ""
+        return f"fused_{self.push.value}_w{self.world}{stripe}{signals}_{self.gemm.key}"
 
     @property
     def kernel_name(self) -> str:

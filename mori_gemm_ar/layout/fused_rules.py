@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from mori_gemm_ar.layout.gemm_rules import reason_not_gemm_m, reason_not_gemm_n
@@ -32,13 +33,21 @@ def reason_not_stripe(stripe: object, push: object, columns: int) -> str | None:
     return reason_not_int("stripe", stripe, 1, columns, f"there are {columns} columns of tiles")
 
 
-def reason_not_fused_config(gemm: GemmConfig, world: object, push: object, stripe: object) -> str | None:
+def reason_not_fused_config(gemm: GemmConfig, world: object, push: object, stripe: object, signals: bool) -> str | None:
     """The fields of FusedConfig."""
-    return (
+    reason = (
         reason_not_fused_world(world)
         or reason_not_member("push", push, Transport, "name what carries finished tiles")
         or reason_not_stripe(stripe, push, ceil_div(gemm.n, gemm.tile.n))
     )
+    if reason is None and signals and push is not Transport.SDMA:
+        reason = f"signals={signals} must be False with push={push}; only copy engines signal"
+    return reason
+
+
+def reason_not_stream_config(world: object, phase: object, phases: type[Enum]) -> str | None:
+    """The fields of StreamConfig."""
+    return reason_not_fused_world(world) or reason_not_member("phase", phase, phases, "name a kernel of the tail")
 
 
 def reason_not_fused_chunks(chunks: object) -> str | None:

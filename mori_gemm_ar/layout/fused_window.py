@@ -35,6 +35,13 @@ _FUSED_REGIONS = control_regions(
         ("meet_flags", SLOT_BYTES * MAX_WORLD),  # u64 [peer]
         ("pull_epochs", EPOCH_BYTES * MAX_BLOCKS),  # u32 [block], advanced by the block itself
         ("pull", SLOT_BYTES * MAX_BLOCKS * MAX_WORLD),  # u64 [block][peer]
+        ("chunk_calls", _COUNTER_BYTES * MAX_WORLD * MAX_CHUNKS),  # u32 [owner][chunk], streamed calls that had it
+        ("chunk_landed", SLOT_BYTES * MAX_WORLD * MAX_CHUNKS),  # u64 [source][chunk], partial sums; engines add to it
+        ("chunk_summed", SLOT_BYTES * MAX_WORLD * MAX_CHUNKS),  # u64 [owner][chunk], sums; the same
+        (
+            "chunk_arrivals",
+            _COUNTER_BYTES * MAX_CHUNKS,
+        ),  # u32 [chunk], blocks that have summed
     ),
     CONTROL.nbytes,
 )
@@ -49,6 +56,10 @@ class FusedControl:
     meet_flags: int
     pull_epochs: int
     pull: int
+    chunk_calls: int
+    chunk_landed: int
+    chunk_summed: int
+    chunk_arrivals: int
     nbytes: int  # of all control words, the all-reduce's included
 
     def arrivals(self, dest: int, chunk: int) -> int:

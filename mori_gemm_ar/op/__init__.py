@@ -4,9 +4,9 @@
 
 from __future__ import annotations
 
-from mori_gemm_ar.model import Mode
+from mori_gemm_ar.model import Mode, Tail
 from mori_gemm_ar.op.op import GemmAllReduceOp
 from mori_gemm_ar.op.options import Support
 from mori_gemm_ar.plan import LayerPlan, Tuning
 
-__all__ = ["GemmAllReduceOp", "LayerPlan", "Mode", "Support", "Tuning"]
+__all__ = ["GemmAllReduceOp", "LayerPlan", "Mode", "Support", "Tail", "Tuning"]

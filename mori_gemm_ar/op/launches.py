@@ -15,7 +15,8 @@ from mori_gemm_ar.layout import MI355X, AllReduceProblem, DType
 from mori_gemm_ar.layout.fused import LayerTag
 from mori_gemm_ar.layout.pull import PullPhase, pull_config, pull_geometry
 from mori_gemm_ar.layout.sdma import SdmaPhase, Transport
-from mori_gemm_ar.model import Mode
+from mori_gemm_ar.layout.stream import StreamConfig, StreamPhase, stream_geometry
+from mori_gemm_ar.model import Mode, Tail
 from mori_gemm_ar.plan import LayerPlan, LayerSpec
 from mori_gemm_ar.runtime import Buffer, Launch, Pipeline
 from mori_gemm_ar.runtime.launch import STAND_IN
@@ -96,6 +97,8 @@ class LayerLaunches:
 
     def _tail(self, plan: LayerPlan, call: LayerCall) -> tuple[Launch, ...]:
         inner = self._call(plan, call)
+        if plan.tail is Tail.STREAMED:
+            return self._streamed(plan, inner)
         if plan.gather is Transport.LSA:
             return tuple(self._pulled(plan, inner, phase) for phase in PullPhase)
         phases = [SdmaPhase.SCATTER, SdmaPhase.REDUCE]
@@ -103,6 +106,27 @@ class LayerLaunches:
         if self.spec.wire.lossy or call.destination != self.window.at(inner.sums):
             phases.append(SdmaPhase.GATHER)
         return tuple(sdma_launches(self.window, self.codes, inner, phases))
+
+    def _streamed(self, plan: LayerPlan, call: Call) -> tuple[Launch, ...]:
+        window, spec, slices = self.window, self.spec, plan.grid.slices
+        assert window.queues is not None, "only copy engines signal"
+        table, row = plan.grid.table, spec.n * _BYTES
+        full = plan.m // slices.slice_rows
+        ragged = len(slices.chunks(full, plan.chunks)) if full < spec.world else 0
+        own = (
+            call.problem.nbytes, slices.slice_rows * row, slices.tile_m * row,
+            full, table.chunks, ragged, table.short_chunks, table.few,
+            call.tag or 0, window.queues.per_peer, window.queues.table,
+            window.map.offset("landing"), self._slot, window.map.offset(call.sums), call.budget, window.error.address,
+        )  # fmt: skip
+        launches = []
+        for phase in StreamPhase:
+            config = StreamConfig(spec.world, phase)
+            geometry = stream_geometry(config, slices, plan.chunks, spec.n)
+            launches.append(launch(window, self.codes, call, config, geometry, own))
+        if call.destination != window.at(call.sums):
+            launches += sdma_launches(window, self.codes, call, [SdmaPhase.GATHER])
+        return tuple(launches)
 
     def _call(self, plan: LayerPlan, call: LayerCall) -> Call:
         problem = AllReduceProblem(self.spec.world, plan.m * self.spec.n, DType.BF16)

@@ -141,6 +141,36 @@ done:
   ret i64 %word
 }
 
+; Polls the 64-bit word at %address, which a copy engine adds to, until its low half is at or past %count, wrap-safe, on
+; every active lane, or until %budget ticks have passed. 0, or 1 when the budget ran out first. Orders nothing: an
+; acquire has to follow.
+define i32 @mga_wait_count(i64 %address, i32 %count, i64 %budget) #0 {
+entry:
+  %p = inttoptr i64 %address to ptr addrspace(1)
+  %start = call i64 @llvm.amdgcn.s.memrealtime()
+  %deadline = add i64 %start, %budget
+  br label %poll
+
+poll:
+  %word = load atomic i64, ptr addrspace(1) %p monotonic, align 8
+  %seen = trunc i64 %word to i32
+  %ahead = sub i32 %seen, %count
+  %now = call i64 @llvm.amdgcn.s.memrealtime()
+  %over = sub i64 %now, %deadline
+  %over.high = lshr i64 %over, 32
+  %over.sign = trunc i64 %over.high to i32
+  %both = and i32 %ahead, %over.sign
+  %waiting = icmp slt i32 %both, 0
+  %lanes = call i64 @llvm.amdgcn.ballot.i64(i1 %waiting)
+  %again = icmp ne i64 %lanes, 0
+  br i1 %again, label %poll, label %done
+
+done:
+  %short = icmp slt i32 %ahead, 0
+  %late = zext i1 %short to i32
+  ret i32 %late
+}
+
 ; The value of the first active lane, in a scalar register. The caller owes that all lanes hold the same value.
 define i32 @mga_uniform_u32(i32 %value) #0 {
   %first = call i32 @llvm.amdgcn.readfirstlane.i32(i32 %value)

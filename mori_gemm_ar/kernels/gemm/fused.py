@@ -22,7 +22,7 @@ from mori_gemm_ar.kernels.gemm.kernel import WAVES_PER_SIMD, multiply
 from mori_gemm_ar.kernels.gemm.operands import WAVES
 from mori_gemm_ar.kernels.gemm.place import OrderedPlace, WavePlace
 from mori_gemm_ar.kernels.kernel import DeviceKernel
-from mori_gemm_ar.layout import CONTROL, WAVE_LANES, Phase
+from mori_gemm_ar.layout import CONTROL, SLOT_BYTES, WAVE_LANES, Phase
 from mori_gemm_ar.layout.fused import FusedConfig
 from mori_gemm_ar.layout.fused_rules import MAX_CHUNKS
 from mori_gemm_ar.layout.fused_window import FUSED_CONTROL
@@ -121,11 +121,23 @@ class _Put(_Tile):
         index = self.place.dest * queues + chunk.number % queues
         if self.tid == 0:
             handle, nbytes = sdma.queue(self.arguments.table, index), fx.Int64(chunk.rows) * pitch
-            late = sdma.put(handle, target, source, nbytes, self.arguments.budget)
+            late = self.submit(handle, target, source, nbytes, chunk)
             if late != 0:
                 Exchange(self.windows, self.tid, self.arguments, Phase.SCATTER).fail(
                     Phase.SCATTER_PUT, self.place.dest, fx.Uint64(0)
                 )
+
+    def submit(self, handle, target, source, nbytes, chunk):
+        return sdma.put(handle, target, source, nbytes, self.arguments.budget)
+
+
+class _SignalledPut(_Put):
+    """The same, and the engine tells the owner when a chunk has landed."""
+
+    def submit(self, handle, target, source, nbytes, chunk):
+        place = fx.Uint32(self.arguments.rank) * MAX_CHUNKS + chunk.number
+        signal = self.windows.of(self.place.dest) + fx.Int64(FUSED_CONTROL.chunk_landed) + fx.Int64(place * SLOT_BYTES)
+        return sdma.put_signal(handle, target, source, nbytes, signal, self.arguments.budget)
 
 
 class _Store(_Tile):
@@ -140,12 +152,16 @@ class _Store(_Tile):
             library.release_system()
 
 
-_PUSHES: dict[Transport, Any] = {Transport.SDMA: _Put, Transport.LSA: _Store}
+_PUSHES: dict[tuple[Transport, bool], Any] = {
+    (Transport.SDMA, False): _Put,
+    (Transport.SDMA, True): _SignalledPut,
+    (Transport.LSA, False): _Store,
+}
 
 
 def fused_kernel(config: FusedConfig) -> DeviceKernel:
     """The kernel of a config for any m > 0. Grid: FusedGrid.blocks workgroups of eight waves."""
-    push = _PUSHES[config.push]
+    push = _PUSHES[config.push, config.signals]
 
     @flyc.kernel(name=config.kernel_name, known_block_size=[WAVES * WAVE_LANES, 1, 1])
     def kernel(arguments: FusedArguments):
