@@ -18,6 +18,7 @@ from mori_gemm_ar.errors import ConfigError
 from mori_gemm_ar.gemm.arguments import Contract
 from mori_gemm_ar.gemm.launches import quantize, quantizer_of
 from mori_gemm_ar.layout import BLayout, Recipe, Wire, rules, signal_word
+from mori_gemm_ar.layout.fused_rules import MAX_CHUNKS
 from mori_gemm_ar.layout.fused_window import FUSED_CONTROL
 from mori_gemm_ar.layout.sdma import Transport
 from mori_gemm_ar.layout.terms import MAX_BLOCKS, MAX_WORLD
@@ -125,12 +126,14 @@ class GemmAllReduceOp(CollectiveOp):
     def _start_epoch(self, epoch: int) -> None:
         super()._start_epoch(epoch)
         if epoch:
-            write, at, word = self.target.write, self._require_window().at, epoch.to_bytes(4, "little")
-            flag = signal_word(epoch, 0).to_bytes(8, "little")
-            for region, data in (("meet_epoch", word), ("pull_epochs", word * MAX_BLOCKS)):
-                write(at(region), data)
-            for region, slots in (("meet_flags", MAX_WORLD), ("pull", MAX_BLOCKS * MAX_WORLD)):
-                write(at(region), flag * slots)
+            count, chunks = epoch.to_bytes(4, "little"), MAX_WORLD * MAX_CHUNKS
+            flag, landed = signal_word(epoch, 0).to_bytes(8, "little"), epoch.to_bytes(8, "little")
+            for region, data in (
+                ("meet_epoch", count), ("pull_epochs", count * MAX_BLOCKS), ("chunk_calls", count * chunks),
+                ("meet_flags", flag * MAX_WORLD), ("pull", flag * (MAX_BLOCKS * MAX_WORLD)),
+                ("chunk_landed", landed * chunks), ("chunk_summed", landed * chunks),
+            ):  # fmt: skip
+                self.target.write(self._require_window().at(region), data)
 
     def _load_kernels(self) -> None:
         self._load((*self.spec.kernels(), *quantizer_of(self.spec.recipe, self.k)))

@@ -19,7 +19,7 @@ import torch
 from mori_gemm_ar.gemm import preshuffle_b
 from mori_gemm_ar.layout import Recipe, Tile, Wire
 from mori_gemm_ar.layout.sdma import Transport
-from mori_gemm_ar.op import GemmAllReduceOp, Mode, Tuning
+from mori_gemm_ar.op import GemmAllReduceOp, Mode, Tail, Tuning
 from mori_gemm_ar.runtime import RankContext
 from tests.kernel.gemm_data import FP8, Operands, make
 from tests.ranks.wire_data import wire_reference
@@ -40,7 +40,8 @@ class Way:
     more: tuple[tuple[str, Any], ...] = ()
 
     def __str__(self) -> str:
-        parts = [self.mode.value, *([self.gather.value] if self.gather else []), *(f"{k}={v}" for k, v in self.more)]
+        more = [f"{name}={getattr(value, 'value', value)}" for name, value in self.more]
+        parts = [self.mode.value, *([self.gather.value] if self.gather else []), *more]
         return "-".join(parts)
 
     def tuning(self, **more: Any) -> Tuning:
@@ -52,20 +53,22 @@ LSA, SDMA = Transport.LSA, Transport.SDMA
 SPLIT_LSA = Way(Mode.SPLIT_LSA)
 FUSED_SDMA, FUSED_LSA = Way(Mode.FUSED_SDMA, SDMA), Way(Mode.FUSED_LSA, LSA)
 FUSED_SDMA_PULLED = Way(Mode.FUSED_SDMA, LSA)
+STREAMED = Way(Mode.FUSED_SDMA, SDMA, (("tail", Tail.STREAMED),))
 WAYS = (
     SPLIT_LSA,
     Way(Mode.SPLIT_SDMA, SDMA),
     Way(Mode.SPLIT_SDMA, LSA),
     Way(Mode.FUSED_SDMA, SDMA, (("chunks", 2),)),
     Way(Mode.FUSED_SDMA, LSA, (("chunks", 1), ("queues", 2))),
+    STREAMED,
     FUSED_LSA,
     Way(Mode.FUSED_LSA, SDMA, (("stripe", 1),)),
 )
 each_way = pytest.mark.parametrize("way", WAYS, ids=str)
-# One of each kind: tiles by copy engines or stores, sums pushed or pulled, and none of it.
-MAIN_WAYS = (SPLIT_LSA, FUSED_SDMA, FUSED_SDMA_PULLED, FUSED_LSA)
+# One of each kind: tiles by copy engines or stores, sums pushed, pulled or streamed, and none of it.
+MAIN_WAYS = (SPLIT_LSA, FUSED_SDMA, FUSED_SDMA_PULLED, STREAMED, FUSED_LSA)
 each_main_way = pytest.mark.parametrize("way", MAIN_WAYS, ids=str)
-FUSED_WAYS = (FUSED_SDMA, FUSED_SDMA_PULLED, FUSED_LSA)
+FUSED_WAYS = (FUSED_SDMA, FUSED_SDMA_PULLED, STREAMED, FUSED_LSA)
 each_fused_way = pytest.mark.parametrize("way", FUSED_WAYS, ids=str)
 
 
