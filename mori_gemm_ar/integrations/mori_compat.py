@@ -125,11 +125,15 @@ class GemmAllReduceOp:
         max_shapes: int | None = None,
         timeout_s: float | None = None,
     ) -> None:
-        from mori_gemm_ar.runtime import agree
+        from mori_gemm_ar.runtime import agree, connect
 
-        world = _world(comm)
+        # Of a communicator only its ranks are looked at.
+        foreign = hasattr(comm, "nranks")
+        world = connect(None if foreign else comm)
 
         def checked() -> tuple[Recipe, Tuning, Wire]:
+            if foreign:
+                rules.require(_reason_not_comm(comm, world))
             if max_shapes is not None:
                 rules.require(rules.reason_not_int("max_shapes", max_shapes, 1, 2**31, "leave it out; any M is served"))
             rules.require(rules.reason_not_int("m_max", m_max, 1, 2**31, "it is the largest M"))
@@ -218,18 +222,14 @@ class GemmAllReduceOp:
         self._op.__exit__(*error)
 
 
-def _world(comm: Any) -> World:
-    """The default group for a communicator, whose ranks must be its; anything else as `create` takes it."""
-    from mori_gemm_ar.runtime import connect
-
-    size = getattr(comm, "nranks", None)
-    world = connect(None if size is not None else comm)
-    if size is not None and (world.size, world.rank) != (size, comm.rank):
-        raise ConfigError(
-            f"comm=rank {comm.rank} of {size} must be the rank in the default group, which is {world.rank} of "
-            f"{world.size}; pass the torch.distributed group of these ranks instead"
-        )
-    return world
+def _reason_not_comm(comm: Any, world: World) -> str | None:
+    """A communicator has to have the ranks of the group that is asked about all else."""
+    if (comm.nranks, comm.rank) == (world.size, world.rank):
+        return None
+    return (
+        f"comm=rank {comm.rank} of {comm.nranks} must be the rank in the default group, which is {world.rank} of "
+        f"{world.size}; pass the torch.distributed group of these ranks instead"
+    )
 
 
 __all__ = [

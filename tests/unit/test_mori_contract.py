@@ -5,11 +5,7 @@
 from __future__ import annotations
 
 import ast
-import fcntl
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,43 +14,15 @@ import pytest
 from mori_gemm_ar.runtime import cco
 from tests.unit import fake_cco
 from tests.unit.mori_source import MoriSource
+from tests.unit.mori_wheel import wheel_or_skip
 
-VERSION = "1.2.4"
-WHEEL = f"amd_mori-{VERSION}-cp312-cp312-manylinux_2_39_x86_64.whl"
-DOWNLOAD = (
-    "-m", "pip", "--disable-pip-version-check", "download", "--quiet", "--retries=1", "--timeout=30",
-    "--no-deps", "--only-binary=:all:", "--python-version", "3.12", "--platform", "manylinux_2_39_x86_64",
-    f"amd-mori=={VERSION}",
-)  # fmt: skip
 PACKAGE = Path(cco.__file__).resolve().parents[1]
-
-
-def cache_folder() -> Path:
-    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (base if base.is_absolute() else Path.home() / ".cache") / "mori_gemm_ar-tests"
 
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The sources in the wheel, which is downloaded once for each user."""
-    folder = cache_folder()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        folder = tmp_path_factory.mktemp("wheel")
-    with (folder / "lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # test processes download it once
-        wheel = folder / WHEEL
-        if not wheel.exists():
-            command = [sys.executable, *DOWNLOAD, "--dest", str(folder)]
-            try:
-                run = subprocess.run(command, capture_output=True, text=True, timeout=300)
-                reason = run.stderr.strip().splitlines()[-1:] if run.returncode else []
-            except (OSError, subprocess.TimeoutExpired) as error:
-                reason = [str(error)]
-            if not wheel.exists():
-                pytest.skip(f"the wheel of amd-mori {VERSION} cannot be had: {''.join(reason)}")
-    return MoriSource.texts(wheel)
+    """The sources in the wheel."""
+    return MoriSource.texts(wheel_or_skip(tmp_path_factory))
 
 
 @pytest.fixture(scope="module")
