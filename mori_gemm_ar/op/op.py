@@ -211,6 +211,10 @@ class GemmAllReduceOp(CollectiveOp):
         self._raise_failure()
         return out
 
+    def _release(self) -> None:
+        self._ready.clear()  # views would keep an emulated window mapped
+        super()._release()
+
     # ---- use -------------------------------------------------------------------------------------------------
     def __call__(
         self,
