@@ -120,7 +120,7 @@ def test_many_ops_in_one_world_leave_nothing() -> None:
 
 @each_main_way
 def test_no_rows(way: Way) -> None:
-    """An empty call has the right shape, launches nothing and keeps the neighbouring calls in step."""
+    """An empty call has the right shape and keeps the neighbouring calls in step."""
 
     def body(ctx: RankContext) -> None:
         delays = Delays(ctx)
@@ -135,22 +135,25 @@ def test_no_rows(way: Way) -> None:
     run(2, body)
 
 
-def test_no_rows_on_one_rank_only() -> None:
-    """An error on both ranks; a new op is not touched by it."""
+@pytest.mark.parametrize("outputs", [1, 2])
+@each_main_way
+def test_no_rows_on_one_rank_only(way: Way, outputs: int) -> None:
+    """An error on both ranks, and not the sum of one rank's call with another's next; a new op is not touched by it."""
 
     def body(ctx: RankContext) -> None:
-        op = create(ctx, FUSED_SDMA, 300, timeout_s=5)
+        op = create(ctx, way, 300, timeout_s=5, tuning={"outputs": outputs})
 
         def calls() -> None:
-            for m in (0 if ctx.rank else 300, 300):
-                op(*constant(ctx, m, 1.0))
+            for number, m in enumerate((0, 0, 300) if ctx.rank else (300, 300, 300)):
+                require_all(op(*constant(ctx, m, number + 1.0)), 2 * (number + 1.0), call=number)
 
         with pytest.raises(CollectiveError):
             calls()
         op.close()
         ctx.barrier()
-        with create(ctx, FUSED_SDMA, 300) as new:
-            require_all(new(*constant(ctx, 300, ctx.rank + 1.0)), 3, rank=ctx.rank)
+        if way == FUSED_SDMA:
+            with create(ctx, way, 300) as new:
+                require_all(new(*constant(ctx, 300, ctx.rank + 1.0)), 3, rank=ctx.rank)
 
     assert [outcome.error for outcome in LocalWorld(2).outcomes(body)] == [None, None]
 

@@ -19,7 +19,7 @@ from mori_gemm_ar.errors import (
 )
 from mori_gemm_ar.op import GemmAllReduceOp
 from mori_gemm_ar.runtime import RankContext
-from tests.ranks.layers import FUSED_SDMA, SPLIT_LSA, Way, create, each_main_way, layer
+from tests.ranks.layers import FUSED_SDMA, SPLIT_LSA, STREAMED, Way, create, each_main_way, layer
 from tests.ranks.worlds import errors, now, require_bits, run
 
 TIMEOUT_S = 5
@@ -85,7 +85,10 @@ def test_ranks_with_another_m(other: int, way: Way) -> None:
 @each_main_way
 @pytest.mark.parametrize("absence", ["sleeps", "has ended"])
 def test_a_rank_that_never_calls(absence: str, way: Way) -> None:
-    """The others name it, the phase and the call once their budget is spent."""
+    """The others name it, the phase and the call once their budget is spent.
+
+    In the streamed tail a rank that owns no rows waits for the others' end only, so it may name one that is stuck.
+    """
 
     def body(ctx: RankContext) -> float:
         op = create(ctx, way, M, timeout_s=TIMEOUT_S)
@@ -99,8 +102,11 @@ def test_a_rank_that_never_calls(absence: str, way: Way) -> None:
         with pytest.raises(CollectiveTimeout) as caught:
             op(*layer(WORLD, M, 2).of(ctx.rank))
         waited = now(ctx) - start
-        assert re.search(rf"rank {ctx.rank} waited 5 s for rank 1 at the \w+ ", str(caught.value)), str(caught.value)
-        assert "rank 1 is dead, stuck or too slow; create a new op" in str(caught.value)
+        whom = "[01]" if way == STREAMED and ctx.rank == 2 else "1"
+        text = (
+            rf"rank {ctx.rank} waited 5 s for rank {whom} at the \w+ .*; rank {whom} is dead, stuck"
+        )
+        assert re.search(text, str(caught.value)), str(caught.value)
         refuses(op, caught.value)
         return waited
 
