@@ -149,12 +149,10 @@ class LayerSpec:
                 yield from (self.fused(mode, tile) for tile in self.tiles if self.m_max >= self.world * tile.m)
 
     def _gemms(self) -> Iterator[AnyGemmConfig]:
-        fewer = 0  # rows that a kernel for fewer of them serves
         for config in gemm_candidates(self.recipe, self.n, self.k, self.b_layout):
             if isinstance(config, SmallGemmConfig):
-                if not self.tuning.batch_invariant and self.m_max > fewer:
+                if not self.tuning.batch_invariant and self.m_max >= config.rows.least:
                     yield config
-                fewer = config.rows.value
             elif self.tuning.tile in (None, config.tile):
                 yield config
 

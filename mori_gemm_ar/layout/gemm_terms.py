@@ -50,6 +50,11 @@ class SmallRows(Enum):
     M32 = 32
     M64 = 64
 
+    @property
+    def least(self) -> int:
+        """Fewest rows for which no smaller kernel has room."""
+        return 1 + max((rows.value for rows in SmallRows if rows.value < self.value), default=0)
+
 
 class Tile(Enum):
     """Rows and columns of C that a workgroup of eight waves computes: (tile_m, tile_n, waves along m, along n)."""

@@ -60,10 +60,10 @@ class LayerLaunches:
         return self.pipeline(plan, LayerCall(a, b, a_scale, b_scale, destination, slot, budget, buffers))
 
     def pipeline(self, plan: LayerPlan, call: LayerCall) -> Pipeline:
-        """All launches of a call in order; none for m = 0."""
+        """All launches of a call in order. Without rows ranks meet too, or they get out of step."""
         name = f"gemm_ar_{plan.mode.value}"
         if plan.m == 0:
-            return Pipeline(name, (), call.buffers)
+            return Pipeline(name, self._empty(plan, call), call.buffers)
         if plan.mode is Mode.GEMM_ONLY:
             return Pipeline(name, (self._gemm(plan, call, call.destination),), call.buffers)
         if plan.mode is Mode.SPLIT_LSA:
@@ -71,6 +71,21 @@ class LayerLaunches:
         else:
             launches = (self._product(plan, call), *self._tail(plan, call))
         return Pipeline(name, launches, call.buffers)
+
+    def _empty(self, plan: LayerPlan, call: LayerCall) -> tuple[Launch, ...]:
+        """An all-reduce of nothing, by kernels that the op has."""
+        problem = AllReduceProblem(self.spec.world, 0, DType.BF16)
+        source = self.window.at("input")
+        if self.spec.world == 1:
+            return ()
+        if Mode.SPLIT_LSA in self.spec.modes:
+            inner = Call(problem, source, call.destination, call.budget, wire=self.spec.wire)
+            return lsa_pipeline(self.window, self.codes, inner).launches
+        inner = Call(
+            problem, source, call.destination, call.budget, wire=self.spec.wire, slice_elements=self.spec.n,
+            sums=f"output{call.slot}", tag=self._tag(plan, call),
+        )  # fmt: skip
+        return tuple(sdma_launches(self.window, self.codes, inner, [SdmaPhase.SCATTER, SdmaPhase.REDUCE]))
 
     # ---- product ---------------------------------------------------------------------------------------------
     def _product(self, plan: LayerPlan, call: LayerCall) -> Launch:

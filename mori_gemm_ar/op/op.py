@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from mori_gemm_ar.ar.codes import LoadedCodes
 from mori_gemm_ar.ar.collective import CollectiveOp
 from mori_gemm_ar.ar.options import checked_timeout
 from mori_gemm_ar.ar.transport import reconcile_engines
 from mori_gemm_ar.errors import ConfigError
 from mori_gemm_ar.gemm.arguments import Contract
 from mori_gemm_ar.gemm.launches import quantize, quantizer_of
-from mori_gemm_ar.layout import BLayout, Recipe, Wire, rules
+from mori_gemm_ar.layout import BLayout, Recipe, Wire, rules, signal_word
+from mori_gemm_ar.layout.fused_rules import MAX_CHUNKS
 from mori_gemm_ar.layout.fused_window import FUSED_CONTROL
 from mori_gemm_ar.layout.sdma import Transport
+from mori_gemm_ar.layout.terms import MAX_BLOCKS, MAX_WORLD
 from mori_gemm_ar.model import Explanation, Mode, explain, load_records
 from mori_gemm_ar.op.launches import LayerLaunches
 from mori_gemm_ar.op.options import AUTO, Support, layer_spec
@@ -59,7 +62,7 @@ class GemmAllReduceOp(CollectiveOp):
         self._engines = False
         self._next = 0  # output of the next call
         self._plans: dict[int, LayerPlan] = {}
-        self._frozen = False
+        self._codes = self._loaded = LoadedCodes(target)
         self._launches: LayerLaunches | None = None
         self._error: ErrorRecord  # the window's
         self._usual = usual_operands(self._contract)
@@ -119,6 +122,18 @@ class GemmAllReduceOp(CollectiveOp):
         spec = layer_spec(world.size, *asked)
         target = world.target(device)
         return cls(world, target, spec, checked_timeout(timeout_s, target.default_timeout_s))
+
+    def _start_epoch(self, epoch: int) -> None:
+        super()._start_epoch(epoch)
+        if epoch:
+            count, chunks = epoch.to_bytes(4, "little"), MAX_WORLD * MAX_CHUNKS
+            flag, landed = signal_word(epoch, 0).to_bytes(8, "little"), epoch.to_bytes(8, "little")
+            for region, data in (
+                ("meet_epoch", count), ("pull_epochs", count * MAX_BLOCKS), ("chunk_calls", count * chunks),
+                ("meet_flags", flag * MAX_WORLD), ("pull", flag * (MAX_BLOCKS * MAX_WORLD)),
+                ("chunk_landed", landed * chunks), ("chunk_summed", landed * chunks),
+            ):  # fmt: skip
+                self.target.write(self._require_window().at(region), data)
 
     def _load_kernels(self) -> None:
         self._load((*self.spec.kernels(), *quantizer_of(self.spec.recipe, self.k)))
@@ -195,6 +210,10 @@ class GemmAllReduceOp(CollectiveOp):
         self.target.synchronize()
         self._raise_failure()
         return out
+
+    def _release(self) -> None:
+        self._ready.clear()  # views would keep an emulated window mapped
+        super()._release()
 
     # ---- use -------------------------------------------------------------------------------------------------
     def __call__(
@@ -297,8 +316,9 @@ class GemmAllReduceOp(CollectiveOp):
         self.self_test()
 
     def freeze(self) -> None:
-        """From now on nothing may be compiled; a call that needed it would raise. Nothing does after `create`."""
-        self._frozen = True
+        """From now on nothing is compiled or loaded: a call that needed it would raise `ConfigError`."""
+        self.require_open()
+        self._loaded.freeze()
 
     @property
     def wire(self) -> Wire:

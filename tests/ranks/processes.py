@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 NURSERY = Path(__file__).with_name("nursery.py")
-JOBS = ("tests.ranks.process_jobs", "tests.ranks.process_setup_jobs", "tests.ranks.process_engine_jobs")
+JOBS = tuple(f"tests.ranks.process_{part}jobs" for part in ("", "setup_", "engine_", "layer_"))
 TIMEOUT_S = 120.0
 _START_S = 120.0
 _POLL_S = 0.005

@@ -83,7 +83,7 @@ AREAS = {
         "numpy torch",
         "compile.build",
     ),
-    "integrations": area("errors layout ar op plan", "torch", "runtime", "vllm sglang"),
+    "integrations": area("errors layout ar gemm op plan", "torch", "runtime", "vllm sglang"),
     "commands": area(
         "errors layout model",
         "typer rich",
