@@ -47,7 +47,7 @@ def half_ulp(values: torch.Tensor) -> torch.Tensor:
     import torch
 
     _, exponent = torch.frexp(values.double().abs().clamp_min(2.0**-126))
-    return torch.ldexp(torch.ones((), dtype=torch.float64), exponent - _BF16_BITS - 1)
+    return torch.ldexp(torch.ones_like(exponent, dtype=torch.float64), exponent - _BF16_BITS - 1)
 
 
 def deviation(out: torch.Tensor, reference: torch.Tensor, bound: torch.Tensor) -> Deviation:

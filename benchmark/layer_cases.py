@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from benchmark.report import git_commit, versions
@@ -203,7 +204,7 @@ def overwrite(tensors: tuple[torch.Tensor, ...]) -> None:
 def even_slices(m: int, world_size: int) -> tuple[range, ...]:
     """Rows that each rank checks where the op does not say who owns which."""
     cuts = [m * rank // world_size for rank in range(world_size + 1)]
-    return tuple(range(start, end) for start, end in zip(cuts[:-1], cuts[1:], strict=True))
+    return tuple(range(start, end) for start, end in pairwise(cuts))
 
 
 def chosen_modes(mode: ModeChoice) -> Iterator[ModeChoice]:

@@ -128,7 +128,7 @@ def _order_failure(part: Part, where: str) -> str | None:
     row, column = (int(i) for i in wrong[0])
     return (
         f"{where}: result at [{row + part.rows.start}, {column}] is {part.result[row, column].item()}, and the "
-        f"products in rank order give {expected[row, column].item()}; {len(wrong)} of {expected.numel()} elements differ"
+        f"products in rank order give {expected[row, column].item()}; {len(wrong)} of {expected.numel()} differ"
     )
 
 
