@@ -13,8 +13,10 @@ import os
 import sys
 from pathlib import Path
 
-# Read once, when NumPy loads. Below, the repository root makes `benchmark` importable when the script runs by path.
+# Read once, when NumPy and torch load: threads inside many small products only wait for each other. Below, the
+# repository root makes `benchmark` importable when the script runs by path.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from collections.abc import Callable
@@ -97,23 +99,30 @@ def _measured(world: World, case: Case, mode: ModeChoice, on_call: Callable[[], 
 
 
 def _modes(world_size: int, case: Case, mode: ModeChoice, rows: list[Row]) -> list[ModeChoice]:
-    """The modes to run. One that the library refuses is a row with the reason among several, and an error alone."""
+    """The modes to run. One that the library refuses is a row with the reason, if others that sum are left."""
+    refused = {one: _refusal(world_size, case, one) for one in chosen_modes(mode)}
+    left = [one for one, error in refused.items() if error is None]
+    first = next((error for error in refused.values() if error is not None), None)
+    if first is not None and not set(left) - {ModeChoice.GEMM_ONLY}:
+        raise first
+    for one, error in refused.items():
+        if error is not None:
+            rows.append(_row(world_size, case, one, dict.fromkeys(_MEASURED) | {"declined": str(error)}))
+    return left
+
+
+def _refusal(world_size: int, case: Case, mode: ModeChoice) -> ConfigError | None:
     from mori_gemm_ar.op.options import layer_spec
 
-    found = []
-    for one in chosen_modes(mode):
-        try:
-            if one is not ModeChoice.GEMM_ONLY:
-                layer_spec(
-                    world_size, case.n, case.k, case.m_max, case.quant, case.b_layout, one.value, case.wire, case.tuning
-                )
-        except ConfigError as error:
-            if mode is not ModeChoice.ALL:
-                raise
-            rows.append(_row(world_size, case, one, dict.fromkeys(_MEASURED) | {"declined": str(error)}))
-            continue
-        found.append(one)
-    return found
+    if mode is ModeChoice.GEMM_ONLY:
+        return None  # what its op refuses, that op says
+    try:
+        layer_spec(
+            world_size, case.n, case.k, case.m_max, case.quant, case.b_layout, mode.value, case.wire, case.tuning
+        )
+    except ConfigError as error:
+        return error
+    return None
 
 
 def _attempt(work: Callable[[], Row]) -> Row:

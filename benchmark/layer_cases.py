@@ -152,8 +152,13 @@ class Operands:
             exponents = [(torch.log2(scale) + _BIAS).to(torch.uint8) for scale in (self.a_scale, self.b_scale)]
             return self.a.clone(), b, pack_a_exponents(exponents[0]), exponents[1]
         if self.quant is Recipe.BLOCKSCALE:
-            return self.a.clone(), b, self.a_scale.t().contiguous(), self.b_scale.clone()
-        return self.a.clone(), b, self.a_scale[:, 0].contiguous(), self.b_scale[:, 0].contiguous()
+            return (
+                self.a.clone(),
+                b,
+                self.a_scale.t().clone(memory_format=torch.contiguous_format),
+                self.b_scale.clone(),
+            )
+        return self.a.clone(), b, self.a_scale[:, 0].clone(), self.b_scale[:, 0].clone()
 
     def product(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """fp64 of some rows: the product, and the sum of the addends' magnitudes."""
