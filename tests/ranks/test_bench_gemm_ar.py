@@ -93,10 +93,10 @@ def test_a_lossy_wire_and_a_mode_that_has_none() -> None:
 
 
 def test_few_rows_say_why_another_mode_ran() -> None:
-    code, (row,), _ = invoke("--local-world", 2, *SMALL, "--m", 5, "--mode", "fused-sdma")
+    code, (row,), _ = invoke("--local-world", 2, *SMALL, "--m", 20, "--mode", "fused-sdma")
     assert code == 0
     assert row["resolved"]["mode"] == "split-lsa"
-    assert "m=5 must be at least world*tile_m=256" in row["resolved"]["why"]
+    assert "m=20 must be at least world*tile_m=256" in row["resolved"]["why"]
 
 
 @pytest.mark.parametrize("mode", ["fused-sdma", "fused-lsa"])
