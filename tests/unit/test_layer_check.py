@@ -177,25 +177,42 @@ def test_operands_are_copies_and_can_be_overwritten(quant: Recipe) -> None:
     assert not torch.equal(again.b.view(torch.uint8), operands(case, 0, 1).b.view(torch.uint8))
 
 
-def row(mode: str, **fields: object) -> dict:
+def row(mode: str, tile: str = "128x256", **fields: object) -> dict:
     whole = {"mode": mode, "validated": True, "failure": None, "declined": None, "digest": "d", "product_digest": "p"}
-    return {**whole, "requested": {"wire": "exact"}, **fields}
+    kind = {"requested": {"wire": "exact"}, "resolved": {"tile": tile}, "device": "emulated"}
+    return {**whole, **kind, **fields}
 
 
 def test_modes_that_differ_fail() -> None:
-    rows = [row("fused-sdma"), row("gemm-only", digest=None), row("fused-lsa", digest="other")]
+    rows = [
+        row("fused-sdma"),
+        row("gemm-only", digest=None),
+        row("split-lsa"),
+        row("fused-lsa", product_digest="other"),
+    ]
     found = _compared(rows)
-    assert [r["mode"] for r in found] == ["gemm-only", "fused-sdma", "fused-lsa"]
-    assert [r["validated"] for r in found] == [True, True, False]
-    assert found[2]["failure"] == "its sums have other bits than those of fused-sdma"
+    assert [r["mode"] for r in found] == ["gemm-only", "split-lsa", "fused-sdma", "fused-lsa"]
+    assert [r["validated"] for r in found] == [True, True, True, False]
+    assert found[3]["failure"] == "its products have other bits than those of gemm-only"
+    assert found[0]["equal_bits_as"] == ["split-lsa", "fused-sdma"] and found[3]["equal_bits_as"] == []
     assert any_failed(found)
-    rows = [row("gemm-only", digest=None), row("split-lsa", product_digest="other")]
-    assert _compared(rows)[1]["failure"] == "its products have other bits than those of gemm-only"
+    found = _compared([row("split-lsa"), row("fused-sdma", digest="other")])
+    assert found[1]["failure"] == "its sums have other bits than those of split-lsa"
+
+
+def test_the_widest_tile_is_compared_on_a_gpu_only() -> None:
+    """The emulator's float32 sums depend on the shape of what a wave multiplies."""
+    rows = [row("split-lsa"), row("fused-lsa", "256x256", product_digest="other", digest="other")]
+    assert not any_failed(_compared([dict(r) for r in rows]))
+    assert any_failed(_compared([{**r, "device": "rocm"} for r in rows]))
+    same = [row("fused-sdma", "256x256"), row("fused-lsa", "256x256", digest="other")]
+    assert any_failed(_compared(same))
 
 
 def test_lossy_sums_may_differ_between_modes() -> None:
     lossy = {"requested": {"wire": "fp8"}}
     assert not any_failed(_compared([row("split-sdma", **lossy), row("fused-sdma", digest="other", **lossy)]))
+    assert any_failed(_compared([row("split-sdma", **lossy), row("fused-sdma", product_digest="other", **lossy)]))
 
 
 def test_what_counts_as_failed() -> None:
