@@ -69,7 +69,7 @@ class Case:
     timeout_s: float | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (("m", 0), ("calls", 1), ("warmup", 1), ("seed", 0), ("verify_rows", 1)):
+        for name, least in (("m", 0), ("calls", 1), ("warmup", 0), ("seed", 0), ("verify_rows", 1)):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name}={getattr(self, name)} must be at least {least}")
 
