@@ -34,6 +34,7 @@ from mori_gemm_ar.errors import ConfigError, MoriGemmArError
 from mori_gemm_ar.layout import BLayout, Recipe, Tile, Wire
 from mori_gemm_ar.layout.fused import DEFAULT_STRIPE
 from mori_gemm_ar.layout.sdma import Transport
+from mori_gemm_ar.model.terms import Tail
 
 if TYPE_CHECKING:
     from mori_gemm_ar.runtime import LocalWorld, RankContext, World
@@ -118,7 +119,7 @@ def _refusal(world_size: int, case: Case, mode: ModeChoice) -> ConfigError | Non
         return None  # what its op refuses, that op says
     try:
         layer_spec(
-            world_size, case.n, case.k, case.m_max, case.quant, case.b_layout, mode.value, case.wire, case.tuning
+            world_size, case.n, case.k, case.m_max, case.quant, case.b_layout, mode.value, case.wire, case.tuning(mode)
         )
     except ConfigError as error:
         return error
@@ -200,7 +201,10 @@ def _comparable(row: Row, other: Row) -> bool:
 
 
 def _differing(row: Row, other: Row) -> str | None:
-    if row["product_digest"] != other["product_digest"]:
+    if (
+        None not in (row["product_digest"], other["product_digest"])
+        and row["product_digest"] != other["product_digest"]
+    ):
         return "products"
     sums = (row["digest"], other["digest"])
     lossy = row["requested"]["wire"] != Wire.EXACT.value
@@ -264,6 +268,13 @@ class TransportChoice(str, Enum):
     SDMA = "sdma"
 
 
+class TailChoice(str, Enum):
+    """Values of --tail."""
+
+    PHASED = "phased"
+    STREAMED = "streamed"
+
+
 class TileChoice(str, Enum):
     """Values of --tile."""
 
@@ -308,6 +319,7 @@ def main(
         int, typer.Option(min=1, help="Rows of a call compared with fp64; bits are compared on all.")
     ] = 4096,
     timeout_s: Annotated[float | None, typer.Option(help="Budget of each wait on the device.")] = None,
+    tail: Annotated[TailChoice, typer.Option(help="What follows the scatter of fused-sdma.")] = TailChoice.PHASED,
 ) -> None:
     """Verify GEMM and all-reduce in one or all modes, then time them. Exit 1: a check failed; 2: bad arguments."""
     ranks = _started_ranks()
@@ -323,7 +335,7 @@ def main(
         shape = None if tile is TileChoice.AUTO else next(t for t in Tile if f"{t.m}x{t.n}" == tile.value)
         case = Case(
             m, n, k, quant, wire, gather, chunks, stripe, shape, queues, b_layout, calls, warmup, seed, verify_rows,
-            timeout_s,
+            timeout_s, Tail(tail.value),
         )  # fmt: skip
         if local_world is None:
             valid, rows = run_here(case, mode)

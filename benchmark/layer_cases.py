@@ -17,6 +17,7 @@ from mori_gemm_ar.errors import ConfigError
 from mori_gemm_ar.layout import BLayout, Recipe, Tile, Wire
 from mori_gemm_ar.layout.fused import DEFAULT_STRIPE
 from mori_gemm_ar.layout.sdma import Transport
+from mori_gemm_ar.model.terms import Tail
 
 if TYPE_CHECKING:
     import torch
@@ -48,7 +49,7 @@ class Case:
     """What is measured; None leaves a choice to the library.
 
     n, k: B's shape on each rank. gather: who moves the sums. verify_rows: rows of each call whose values are compared
-    with fp64, evenly spaced; bits are compared on all rows. Every call has new operands.
+    with fp64, evenly spaced; bits are compared on all rows. tail: of fused-sdma. Every call has new operands.
     """
 
     m: int
@@ -67,6 +68,7 @@ class Case:
     seed: int = 0
     verify_rows: int = 4096
     timeout_s: float | None = None
+    tail: Tail = Tail.PHASED
 
     def __post_init__(self) -> None:
         for name, least in (("m", 0), ("calls", 1), ("warmup", 0), ("seed", 0), ("verify_rows", 1)):
@@ -78,12 +80,12 @@ class Case:
         """Rows that the op's window is laid out for."""
         return max(self.m, 1)
 
-    @property
-    def tuning(self) -> Tuning:
-        """What an op is told."""
+    def tuning(self, mode: ModeChoice) -> Tuning:
+        """What an op is told; only fused-sdma has a choice of tails."""
         from mori_gemm_ar.plan import Tuning
 
-        return Tuning(self.gather, self.chunks, self.stripe, self.tile, self.queues)
+        tail = self.tail if mode is ModeChoice.FUSED_SDMA else Tail.PHASED
+        return Tuning(self.gather, self.chunks, self.stripe, self.tile, self.queues, tail=tail)
 
     @property
     def requested(self) -> dict[str, Any]:
@@ -96,6 +98,7 @@ class Case:
             "stripe": self.stripe,
             "tile": "auto" if self.tile is None else f"{self.tile.m}x{self.tile.n}",
             "queues": self.queues,
+            "tail": self.tail.value,
             "b_layout": self.b_layout.value,
             "timeout_s": self.timeout_s,
         }

@@ -31,7 +31,7 @@ class Verdict:
     failure: str | None
     in_order: bool | None  # whether the sum has the bits of the products added in rank order; None where none must
     digest: str  # of the whole result
-    product_bits: int  # of the products checked here, in any partition the same when combined by xor
+    product_bits: int | None  # of the products checked here, in any partition the same when combined by xor
     products: tuple[tuple[float, float], ...]
     total: tuple[float, float]
     worst_product_tile: float
@@ -44,11 +44,14 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows of one slice: products of `ranks` there, and the result's rows; `result` None where nothing is summed."""
+    """Rows of one slice: products of `ranks` there, and the result's rows.
+
+    products None: nobody holds them as such. result None: nothing is summed.
+    """
 
     rows: range
     ranks: tuple[int, ...]
-    products: Sequence[torch.Tensor]
+    products: Sequence[torch.Tensor] | None
     result: torch.Tensor | None
 
 
@@ -69,8 +72,13 @@ def check(
     rows = picks + part.rows.start
     total = magnitude = slack = torch.zeros(len(rows), case.n, dtype=torch.float64)
     squares, worst, of_bound, failure, in_order = [], 0.0, 0.0, None, None
-    for rank, product in zip(part.ranks, part.products, strict=True):
+    for place, rank in enumerate(part.ranks):
         exact, absolute = operands(case, call, rank).product(rows)
+        total, magnitude = total + exact, magnitude + absolute
+        if part.products is None:
+            squares.append((0.0, float(exact.square().sum())))
+            continue
+        product = part.products[place]
         seen = product[picks]
         found = deviation(seen, exact, product_bound(exact, absolute, case.k))
         if found.first is not None and failure is None:
@@ -78,7 +86,7 @@ def check(
             failure = _located(where, what, found.wrong, found.first, rows, seen, exact)
         squares.append(found.squares)
         worst, of_bound = _largest(worst, found.worst_tile), _largest(of_bound, found.of_bound)
-        total, magnitude, slack = total + exact, magnitude + absolute, slack + half_ulp(seen)
+        slack = slack + half_ulp(seen)
     summed, worst_sum = (0.0, 0.0), 0.0
     if part.result is not None:
         seen = part.result[picks]
@@ -117,7 +125,7 @@ def _order_failure(part: Part, where: str) -> str | None:
     """Bits of the result against the products added in fp32 in rank order and rounded once."""
     import torch
 
-    assert part.result is not None, "asked only where ranks sum"
+    assert part.result is not None and part.products is not None, "asked only where ranks sum what they hold"
     total = part.products[0].float()
     for product in part.products[1:]:
         total = total + product.float()
@@ -132,9 +140,11 @@ def _order_failure(part: Part, where: str) -> str | None:
     )
 
 
-def _product_bits(part: Part) -> int:
+def _product_bits(part: Part) -> int | None:
     import torch
 
+    if part.products is None:
+        return None
     found = 0
     for rank, product in zip(part.ranks, part.products, strict=True):
         for row, data in zip(part.rows, product.contiguous().view(torch.uint8).numpy(), strict=True):
@@ -190,23 +200,26 @@ def summary(case: Case, calls: list[list[Verdict]], wire: Wire, sums: bool) -> d
     for verdicts in calls:
         bits = 0
         for verdict in verdicts:
-            bits ^= verdict.product_bits
+            bits ^= verdict.product_bits or 0
         products.update(bits.to_bytes(16, "little"))
         results.update(verdicts[0].digest.encode())
     flat = [v for verdicts in calls for v in verdicts]
+    held = all(v.product_bits is not None for v in flat)
     return {
         "validated": failure is None,
         "failure": failure,
         "rel_l2": _finite([relative(_added(v.total for v in verdicts)) for verdicts in calls]) if sums else None,
         "worst_tile_rel_l2": _finite([v.worst_tile for v in flat]) if sums else None,
-        "gemm_rel_l2": _finite([relative(one) for verdicts in calls for one in _products(verdicts, sums)]),
-        "gemm_worst_tile_rel_l2": _finite([v.worst_product_tile for v in flat]),
-        "largest_error_of_bound": _finite([v.of_bound for v in flat]),
+        "gemm_rel_l2": _finite([relative(x) for verdicts in calls for x in _products(verdicts, sums)])
+        if held
+        else None,
+        "gemm_worst_tile_rel_l2": _finite([v.worst_product_tile for v in flat]) if held else None,
+        "largest_error_of_bound": _finite([v.of_bound for v in flat]) if held else None,
         "rows_compared_with_fp64": sum(v.rows for v in calls[-1]) if sums else calls[-1][0].rows,
         "bitwise_equal_across_ranks": equal,
         "bitwise_equal_to_rank_order": all(v.in_order for v in flat) if sums and not wire.lossy else None,
         "digest": results.hexdigest() if sums and equal and failure is None else None,
-        "product_digest": products.hexdigest() if failure is None else None,
+        "product_digest": products.hexdigest() if held and failure is None else None,
         "calls_verified": len(calls),
     }
 

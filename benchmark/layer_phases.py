@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from mori_gemm_ar.layout import GemmConfig, Recipe
 from mori_gemm_ar.layout.sdma import Transport
+from mori_gemm_ar.layout.stream import StreamPhase
 from mori_gemm_ar.model import Case as Values
-from mori_gemm_ar.model import Layer, Mode, Plan, Quant, Tile, predict, reason_not_plan
+from mori_gemm_ar.model import Layer, Mode, Plan, Quant, Tail, Tile, predict, reason_not_plan
 from mori_gemm_ar.model import Transport as ModelTransport
 from mori_gemm_ar.model.tiles import TILES
 from mori_gemm_ar.plan import LayerPlan, LayerSpec, constants, model_layer
@@ -45,6 +46,8 @@ def phase_names(plan: LayerPlan, launches: int) -> tuple[str, ...]:
         names: tuple[str, ...] = ("gemm",)
     elif plan.mode is Mode.SPLIT_LSA:
         names = ("gemm", "all-reduce")
+    elif plan.tail is Tail.STREAMED:
+        names = ("gemm", *(phase.value for phase in StreamPhase), "copy out")
     elif plan.gather is Transport.LSA:
         names = ("gemm", *_PULLED)
     else:
@@ -94,7 +97,7 @@ def _prediction(layer: Layer, plan: Plan) -> dict[str, Any]:
 def _model_plan(recipe: Recipe, plan: LayerPlan) -> Plan:
     gather = ModelTransport.LSA if plan.gather is Transport.LSA else ModelTransport.SDMA
     stripe = plan.fused.stripe if plan.fused is not None else None
-    return Plan(plan.mode, _tile(recipe, plan.gemm), plan.chunks, gather, stripe=stripe)
+    return Plan(plan.mode, _tile(recipe, plan.gemm), plan.chunks, gather, plan.tail, stripe)
 
 
 def _tile(recipe: Recipe, config: Any) -> Tile:

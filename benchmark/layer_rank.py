@@ -32,6 +32,7 @@ from mori_gemm_ar.model import Mode
 if TYPE_CHECKING:
     import torch
 
+    from mori_gemm_ar.gemm import GemmOp
     from mori_gemm_ar.op import GemmAllReduceOp
     from mori_gemm_ar.runtime import World
 
@@ -57,7 +58,7 @@ def _measure(world: World, case: Case, mode: ModeChoice, on_call: Step) -> dict[
 
     with GemmAllReduceOp.create(
         world, n=case.n, k=case.k, m_max=case.m_max, quant=case.quant, b_layout=case.b_layout, mode=mode.value,
-        wire=case.wire, timeout_s=case.timeout_s, tuning=case.tuning,
+        wire=case.wire, timeout_s=case.timeout_s, tuning=case.tuning(mode),
     ) as op:  # fmt: skip
         plan, wire = op.plan(case.m), case.wire if world.size > 1 else Wire.EXACT
         calls: list[list[Verdict]] = []
@@ -70,7 +71,7 @@ def _measure(world: World, case: Case, mode: ModeChoice, on_call: Step) -> dict[
         fields = summary(case, calls, wire, sums=True)
         stored = operands(case, 0, world.rank).stored(case.b_layout)
         kernels = kernels_of(plan, pipeline_of(op, case.m, stored))
-        measured = _gpu_times(world, op, case, calls) if op.target.name == "rocm" and fields["validated"] else {}
+        measured = _gpu_times(world, op, case, calls) if _on_gpu(op, case, fields) else {}
         return {
             **fields,
             "device": op.target.name,
@@ -79,6 +80,11 @@ def _measure(world: World, case: Case, mode: ModeChoice, on_call: Step) -> dict[
             "predicted": predicted(op.spec, plan),
             "resolved": {**_resolved(world, op, case), "launches": len(kernels), "kernels": kernels},
         }
+
+
+def _on_gpu(op: GemmAllReduceOp | GemmOp, case: Case, fields: dict[str, Any]) -> bool:
+    """Whether there is something to time."""
+    return op.target.name == "rocm" and fields["validated"] and case.m > 0
 
 
 def _exchanged(world: World, verdict: Verdict) -> list[Verdict]:
@@ -109,6 +115,8 @@ def _part(world: World, op: GemmAllReduceOp, case: Case, result: torch.Tensor) -
         return Part(rows, ranks, products, result[rows.start : rows.stop])
     slices = even_slices(case.m, world.size)
     rows = slices[world.rank]
+    if plan.fused is not None and plan.fused.wire.both:
+        return Part(rows, ranks, None, result[rows.start : rows.stop])  # products are narrow before they are stored
     own = result if plan.mode is Mode.GEMM_ONLY else _held(op, "input", 0, case.m)
     return Part(rows, ranks, _slices_of_all(world, own, slices), result[rows.start : rows.stop])
 
@@ -212,6 +220,7 @@ def _resolved(world: World, op: GemmAllReduceOp, case: Case) -> dict[str, Any]:
         "why": plan.why or None,
         "tile": _tile(plan.gemm),
         "chunks": plan.chunks,
+        "tail": plan.tail.value,
         "stripe": plan.fused.stripe if plan.fused is not None else None,
         "gather": plan.gather.value if plan.gather is not None else None,
         "wire": op.wire.value,
@@ -253,7 +262,7 @@ def _measure_gemm(world: World, case: Case, on_call: Step) -> dict[str, Any]:
     fields, config = summary(case, calls, Wire.EXACT, sums=False), op.plan(case.m)
     kernels = [{"phase": "gemm", "kernel": config.key, "blocks": config.blocks(case.m)}] if case.m else []
     measured: dict[str, Any] = {}
-    if op.target.name == "rocm" and fields["validated"]:
+    if _on_gpu(op, case, fields):
         fixed = tuple(x.to(op.target.torch_device) for x in operands(case, 0, world.rank).stored(case.b_layout))
         eager = timed(world, HipClock(), [lambda: op(*fixed)])
         with op.target.record() as recording:
