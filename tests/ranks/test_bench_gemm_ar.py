@@ -82,14 +82,30 @@ def test_every_mode_validates_and_gives_the_same_bits() -> None:
 
 def test_a_lossy_wire_and_a_mode_that_has_none() -> None:
     """`all` goes on without a mode that the library refuses, and the row says why."""
-    code, rows, stderr = invoke("--local-world", 2, *SMALL, "--wire", "fp8-both", "--quant", "mxfp8", "--m", 512)
+    code, rows, stderr = invoke("--local-world", 2, *SMALL, "--wire", "fp8-both", "--warmup", 0)
     assert code == 0, stderr
     found = {row["mode"]: row for row in rows}
     assert 3.0e-2 < found["split-sdma"]["rel_l2"] < 4.2e-2
     assert found["split-sdma"]["bitwise_equal_to_rank_order"] is None
+    fused = found["fused-sdma"]
+    assert 3.0e-2 < fused["rel_l2"] < 4.2e-2
+    assert fused["gemm_rel_l2"] is None and fused["product_digest"] is None, "narrow before it is stored"
     declined = [mode for mode, row in found.items() if row["declined"]]
-    assert all("wire='fp8-both' must be" in found[mode]["declined"] for mode in declined)
+    assert declined == ["fused-lsa"]
+    assert "wire='fp8-both' must be" in found["fused-lsa"]["declined"]
     assert all(found[mode]["validated"] for mode in found if mode not in declined)
+
+
+def test_a_streamed_tail() -> None:
+    """Its launches have names, and its bits are those of the phased one."""
+    code, (row,), stderr = invoke(
+        "--local-world", 2, *SMALL, "--mode", "fused-sdma", "--tail", "streamed", "--warmup", 0
+    )
+    assert code == 0, stderr
+    assert (row["resolved"]["tail"], row["requested"]["tail"]) == ("streamed", "streamed")
+    assert [kernel["phase"] for kernel in row["resolved"]["kernels"]] == ["gemm", "sum", "end"]
+    code, (phased,), stderr = invoke("--local-world", 2, *SMALL, "--mode", "fused-sdma", "--warmup", 0)
+    assert (row["digest"], row["product_digest"]) == (phased["digest"], phased["product_digest"])
 
 
 def test_few_rows_say_why_another_mode_ran() -> None:
