@@ -12,6 +12,7 @@ from mori_gemm_ar.errors import ConfigError
 from mori_gemm_ar.proof.all_reduce import ALL_REDUCES
 from mori_gemm_ar.proof.copies import COPIES
 from mori_gemm_ar.proof.gemm import GEMMS, QUANTIZERS
+from mori_gemm_ar.proof.layers import LAYERS
 from mori_gemm_ar.proof.pipelines import Pipeline
 
 
@@ -38,6 +39,7 @@ FAMILIES = (
     Family("lsa", ALL_REDUCES, spread=200, each=200),
     Family("sdma", COPIES, spread=200, each=200, share=_COPY_SEEDS),
     Family("gemm", (*GEMMS, *QUANTIZERS), spread=60, each=50),
+    Family("layers", LAYERS, spread=200, each=200),
 )
 PIPELINES: tuple[Pipeline, ...] = tuple(pipeline for family in FAMILIES for pipeline in family.pipelines)
 
