@@ -29,8 +29,8 @@ from mori_gemm_ar.layout import BLayout, GemmConfig, Recipe, Tile, Wire
 from mori_gemm_ar.layout.fused import FusedConfig
 from mori_gemm_ar.layout.pull import PullConfig, PullPhase
 from mori_gemm_ar.layout.sdma import SdmaConfig, Transport
-from mori_gemm_ar.model import Mode
-from mori_gemm_ar.op import GemmAllReduceOp, Tuning
+
+from mori_gemm_ar.op import GemmAllReduceOp, Mode, Tuning
 from mori_gemm_ar.plan import ENGINE_MODES, LayerSpec
 from mori_gemm_ar.proof.copies import LAST_MOMENT
 from mori_gemm_ar.proof.gemm import Operands, require_bits
