@@ -141,10 +141,12 @@ class LayerSpec:
                 yield from (self.fused(mode, tile) for tile in self.tiles if self.m_max >= self.world * tile.m)
 
     def _gemms(self) -> Iterator[AnyGemmConfig]:
+        fewer = 0  # rows that a kernel for fewer of them serves
         for config in gemm_candidates(self.recipe, self.n, self.k, self.b_layout):
             if isinstance(config, SmallGemmConfig):
-                if not self.tuning.batch_invariant and self.m_max > config.rows.value // 2:
+                if not self.tuning.batch_invariant and self.m_max > fewer:
                     yield config
+                fewer = config.rows.value
             elif self.tuning.tile in (None, config.tile):
                 yield config
 
@@ -207,7 +209,7 @@ def plan_layer(spec: LayerSpec, m: int, *, engines: bool = True) -> LayerPlan:
         least = min(tile.m for tile in spec.tiles)
         why = reason_not_fused_rows(m, spec.world, least) or ""
         mode = Mode.SPLIT_LSA if why else mode
-    best = _best(spec, m, (mode,) if mode is not None else (AUTO_MODES if engines else (Mode.SPLIT_LSA,)))
+    best = _best(spec, m, (mode,) if mode is not None else (spec.modes if engines else (Mode.SPLIT_LSA,)))
     if best is None or best.plan.mode is Mode.SPLIT_LSA:
         return LayerPlan(m, Mode.SPLIT_LSA, gemm, why=why)
     return _tailed(spec, m, gemm, best.plan)

@@ -94,9 +94,10 @@ class _Put(_Tile):
     @flyc.jit
     def hand_over(self):
         """Count the tile, unless it is the own rank's; who completes a chunk puts it."""
-        mine = fx.Uint32(self.place.dest) == fx.Uint32(self.arguments.rank)
-        if (library.uniform(self.tid) < WAVE_LANES) & (mine == 0):
-            self.arrive()
+        if library.uniform(self.tid) < WAVE_LANES:
+            # Pinned, or both conditions become one, and the text no longer says which waves may come here.
+            if library.pin_uniform_u32(self.place.dest) != fx.Uint32(self.arguments.rank):
+                self.arrive()
 
     @flyc.jit
     def arrive(self):
