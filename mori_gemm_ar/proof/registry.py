@@ -33,7 +33,9 @@ class Family:
 _COPY_SEEDS = tuple(164 if p.world == 2 else 3 if p.world == 8 else 12 if not p.wire.lossy else 7 for p in COPIES)
 # Smaller worlds stand for the others, whose mutants take several times as long, and exact wires for lossy ones.
 FULL_ONLY = frozenset(
-    [p.name for p in COPIES if p.world > 2] + [p.name for p in ALL_REDUCES if p.world > 4 or p.config.wire.lossy]
+    [p.name for p in COPIES if p.world > 2]
+    + [p.name for p in ALL_REDUCES if p.world > 4 or p.config.wire.lossy]
+    + [p.name for p in LAYERS if p.world > 2 or p.wire.lossy]
 )
 FAMILIES = (
     Family("lsa", ALL_REDUCES, spread=200, each=200),

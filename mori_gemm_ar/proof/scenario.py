@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -154,12 +153,11 @@ def failing(
     """Run what has to fail on this rank: expected is the error and the rank that it names; None takes any."""
     watch = RecordWatch(context, op)
     try:
-        body(op)
-        op.target.synchronize()
+        with op:
+            body(op)
+            op.target.synchronize()
     except (CollectiveTimeout, CollectiveMismatch) as error:
         if expected is not None:
             watch.require(error, *expected)
     finally:
         watch.stop()
-        with contextlib.suppress(CollectiveError):
-            op.close()
