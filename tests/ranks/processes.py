@@ -21,7 +21,12 @@ from pathlib import Path
 from typing import Any
 
 NURSERY = Path(__file__).with_name("nursery.py")
-JOBS = ("tests.ranks.process_jobs", "tests.ranks.process_setup_jobs", "tests.ranks.process_engine_jobs")
+JOBS = (
+    "tests.ranks.process_jobs",
+    "tests.ranks.process_setup_jobs",
+    "tests.ranks.process_engine_jobs",
+    "tests.ranks.sglang_jobs",
+)
 TIMEOUT_S = 120.0
 _START_S = 120.0
 _POLL_S = 0.005
