@@ -22,6 +22,10 @@ from mori_gemm_ar.isa import parse_isa
 from mori_gemm_ar.kernels.allreduce import all_reduce_kernel
 from mori_gemm_ar.kernels.gemm.kernel import gemm_kernel
 from mori_gemm_ar.kernels.gemm.small import small_gemm_kernel
+from mori_gemm_ar.kernels.hwcheck.assembly_text import assembly_kernel
+from mori_gemm_ar.kernels.hwcheck.copies import copies_kernel
+from mori_gemm_ar.kernels.hwcheck.litmus import litmus_kernel
+from mori_gemm_ar.kernels.hwcheck.loads import load_kernel
 from mori_gemm_ar.kernels.kernel import DeviceKernel
 from mori_gemm_ar.kernels.quantize import quantize_kernel
 from mori_gemm_ar.kernels.sdma import sdma_kernel
@@ -29,6 +33,14 @@ from mori_gemm_ar.kernels.sdma_wire import sdma_wire_kernel
 from mori_gemm_ar.kernels.wire import wire_kernel
 from mori_gemm_ar.layout import AllReduceConfig
 from mori_gemm_ar.layout.gemm import GemmConfig, QuantizeConfig, SmallGemmConfig
+from mori_gemm_ar.layout.hwcheck import (
+    AssemblyConfig,
+    BufferingConfig,
+    CopiesConfig,
+    EngineConfig,
+    LoadConfig,
+    MessageConfig,
+)
 from mori_gemm_ar.layout.sdma import SdmaConfig
 
 
@@ -46,6 +58,12 @@ _KERNELS: dict[type, Callable[[Any], DeviceKernel]] = {
     SmallGemmConfig: small_gemm_kernel,
     QuantizeConfig: quantize_kernel,
     SdmaConfig: _sdma,
+    AssemblyConfig: assembly_kernel,
+    MessageConfig: litmus_kernel,
+    BufferingConfig: litmus_kernel,
+    EngineConfig: litmus_kernel,
+    CopiesConfig: copies_kernel,
+    LoadConfig: load_kernel,
 }
 
 
