@@ -63,7 +63,7 @@ def copies_kernel(config: CopiesConfig) -> DeviceKernel:
                 for word in fx.range_constexpr(4):
                     at = (other * MAX_COPIES + copy) * _CHUNK_WORDS + word * WAVE_LANES + lane
                     value = lds[fx.Int32(at)]
-                    missing = missing | (value == _CLEAN).select(fx.Uint32(1), fx.Uint32(0))
+                    missing = missing | (fx.Uint32(value) == clean).select(fx.Uint32(1), fx.Uint32(0))
             old = old + library.any_lane(missing)
             count = count + 1
             Barrier.handover("read", 0)
