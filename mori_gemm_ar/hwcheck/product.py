@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 mori_gemm_ar contributors
+"""Section 4."""
+
+from __future__ import annotations
+
+from mori_gemm_ar.hwcheck.hardware import Rank
+from mori_gemm_ar.hwcheck.section import Log
+
+
+def product(rank: Rank, log: Log) -> None:
+    pass

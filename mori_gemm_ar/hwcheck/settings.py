@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 mori_gemm_ar contributors
+"""How much is asked of a machine, and how long that may take."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from mori_gemm_ar.errors import ConfigError
+from mori_gemm_ar.hwcheck.alterations import Alteration
+from mori_gemm_ar.layout.rules import reason_not_int, require
+from mori_gemm_ar.layout.terms import MAX_WORLD
+
+MOST_MINUTES = 24 * 60.0
+
+
+class SectionName(Enum):
+    """The parts of a run, in order. `share` of the time is the most that one may take."""
+
+    SEMANTICS = "semantics"
+    LITMUS = "litmus"
+    MICROBENCHMARKS = "microbenchmarks"
+    PRODUCT = "product"
+
+    @property
+    def share(self) -> float:
+        return {"semantics": 0.3, "litmus": 0.25, "microbenchmarks": 0.25, "product": 0.2}[self.value]
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """Sizes. The time of the section cuts what does not fit."""
+
+    rounds: int  # of each group of instructions, with new inputs
+    waves: int  # of each, and round
+    families: int  # calls of each family of kernels
+    iterations: int  # of a litmus test, in one launch
+    launches: int  # of a litmus test, at most
+    samples: int  # of each time
+    put_bytes: tuple[int, ...]
+    all_reduce_rows: tuple[int, ...]
+    gemm_k: tuple[int, int]
+    gemm_tiles: tuple[int, ...]
+    wait_s: float  # budget of one wait of a kernel
+
+
+GPU = Effort(
+    rounds=64, waves=32, families=8, iterations=20000, launches=20, samples=30,
+    put_bytes=tuple(1 << n for n in range(12, 28)),
+    all_reduce_rows=(8, 16, 32, 64, 128, 256, 512, 1024, 4096), gemm_k=(1024, 4096),
+    gemm_tiles=(1, 32, 128, 256, 512, 1792), wait_s=2.0,
+)  # fmt: skip
+STAND_IN = Effort(
+    rounds=2, waves=4, families=1, iterations=12, launches=8, samples=3,
+    put_bytes=(1 << 12, 1 << 16, 1 << 20, 1 << 22), all_reduce_rows=(8, 64, 256, 512), gemm_k=(256, 512),
+    gemm_tiles=(1, 128, 256), wait_s=60.0,
+)  # fmt: skip
+# For tests of hwcheck itself: every path, hardly any data.
+TINY = Effort(
+    rounds=1, waves=3, families=1, iterations=6, launches=4, samples=2, put_bytes=(1 << 12, 1 << 20),
+    all_reduce_rows=(8, 64), gemm_k=(256, 512), gemm_tiles=(1, 8), wait_s=60.0,
+)  # fmt: skip
+EFFORTS = {"gpu": GPU, "stand-in": STAND_IN, "tiny": TINY}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One run. `minutes` bounds it; `alterations` are deliberate faults of the stand-in."""
+
+    world: int
+    minutes: float
+    effort: Effort
+    seed: int = 0
+    alterations: tuple[Alteration, ...] = ()
+    sections: tuple[SectionName, ...] = tuple(SectionName)
+
+    def __post_init__(self) -> None:
+        require(reason_not_int("world", self.world, 1, MAX_WORLD, "hwcheck runs on one GPU for each rank"))
+        if not 0 < self.minutes <= MOST_MINUTES:
+            raise ConfigError(f"minutes={self.minutes} must be above 0 and at most {MOST_MINUTES:g}; a run takes a few")
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Seconds that a section may take, from when it was made."""
+
+    seconds: float
+    clock: Callable[[], float] = time.monotonic
+    started: float = field(default=-1.0)
+
+    @classmethod
+    def start(cls, seconds: float, clock: Callable[[], float] = time.monotonic) -> Budget:
+        """A budget that runs from now on."""
+        return cls(seconds, clock, clock())
+
+    @property
+    def left(self) -> float:
+        """Seconds that remain; below 0 when it is spent."""
+        return self.seconds - (self.clock() - self.started)
