@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mori_gemm_ar.errors import MoriGemmArError
+from mori_gemm_ar.errors import EmulatorError, HipError, MoriGemmArError
 from mori_gemm_ar.hwcheck.hardware import Hardware, Processes, Rank, StandIn
 from mori_gemm_ar.hwcheck.litmus import litmus
 from mori_gemm_ar.hwcheck.machine import machine_facts, version_facts
@@ -80,6 +80,10 @@ def _run_section(hardware: Hardware, section: Section, name: SectionName, budget
     try:
         hardware.run(name, partial(_on_rank, name, log), budget)
         section.status, section.reason = Status.COMPLETE, log.cut
+    except (EmulatorError, HipError) as error:
+        # A machine that punishes what is allowed has answered.
+        log.add(f"{name.value} without a fault", Verdict.REFUTED, f"{type(error).__name__}: {error}")
+        section.status, section.reason = Status.FAILED, "a fault of the hardware ended it"
     except MoriGemmArError as error:
         section.status, section.reason = Status.FAILED, f"{type(error).__name__}: {error}"
     unanswered = [check.name for check in section.checks if check.verdict in _NO_ANSWER]

@@ -23,9 +23,10 @@ _ACQUIRES = {Scope.AGENT: library.acquire_agent, Scope.SYSTEM: library.acquire_s
 
 @fx.struct
 class LitmusArguments:
-    """Kernel arguments of all tests in order. Workgroup b plays role `role` + b, the roles above READER as helpers."""
+    """Kernel arguments of all tests in order. Workgroup b plays role `role` + b * `step`: writer, reader, helper."""
 
     role: fx.Uint32
+    step: fx.Uint32
     iterations: fx.Uint32
     budget: fx.Int64  # of one wait, in ticks of the 100 MHz clock
     data: fx.Int64  # what is handed over, where the reader reads it
@@ -75,7 +76,7 @@ def _tally(arguments, lane, current, old, late):
 def _message_kernel(config: MessageConfig):
     def kernel(arguments: LitmusArguments):
         lane = fx.Uint32(fx.thread_idx.x)
-        role = library.uniform(arguments.role + fx.Uint32(fx.block_idx.x))
+        role = library.uniform(arguments.role + arguments.step * fx.Uint32(fx.block_idx.x))
         data = ElementArray(fx.Uint32, arguments.data, 4)
         # A helper's flag stands behind the writer's: the writer tells it, and it releases on behalf of the writer.
         told = arguments.flag if config.own_release else arguments.signal
@@ -154,7 +155,7 @@ def _engine_kernel(config: EngineConfig):
 
     def kernel(arguments: LitmusArguments):
         lane = fx.Uint32(fx.thread_idx.x)
-        role = library.uniform(arguments.role + fx.Uint32(fx.block_idx.x))
+        role = library.uniform(arguments.role + arguments.step * fx.Uint32(fx.block_idx.x))
         last = arguments.length - 4 * WAVE_LANES
         source = ElementArray(fx.Uint32, arguments.source + last, 4)
         data = ElementArray(fx.Uint32, arguments.data + last, 4)
@@ -172,7 +173,7 @@ def _engine_kernel(config: EngineConfig):
                             library.store_system_u64(marker, _word(epoch))
                     fx.rocdl.s_waitcnt(vmcnt=0)
                     if fx.const_expr(config.release):
-                        library.release_system()
+                        library.release_agent()
                     if lane == 0:
                         first, budget = arguments.first, arguments.budget
                         if fx.const_expr(config.arrival is Arrival.SIGNAL):
