@@ -135,11 +135,16 @@ def _gemm(v: Values, launch: Launch, seen: Seen, world: int) -> float:
     return v.gemm_base_us + waves(launch.grid[0], v.wave_partial_share) * wave
 
 
+def _quantize(v: Values, launch: Launch, seen: Seen, world: int) -> float:
+    return v.reduce_base_us + seen.moved / (v.convert_rate_tbs * costs.MB)
+
+
 _PRICES: dict[str, Callable[[Values, Launch, Seen, int], float]] = {
     "LoadConfig": _load,
     "AllReduceConfig": _all_reduce,
     "SdmaConfig": _sdma,
     "GemmConfig": _gemm,
+    "QuantizeConfig": _quantize,
 }
 # What the model prices as the replay of a graph already.
 _AS_GRAPH = frozenset(("AllReduceConfig", "SdmaConfig"))
