@@ -139,7 +139,9 @@ def _first_difference(have: torch.Tensor, want: torch.Tensor) -> str | None:
     at = int(wrong.nonzero()[0])
     place = [int(n) for n in torch.unravel_index(torch.tensor(at), have.shape)] if have.ndim else []
     values = [one.reshape(-1)[at].float().item() for one in (have, want)]
-    return f"element {place} is {values[0]:g} on the hardware and {values[1]:g} in the emulator, {int(wrong.sum())} differ"
+    return (
+        f"element {place} is {values[0]:g} on the hardware and {values[1]:g} in the emulator, {int(wrong.sum())} differ"
+    )
 
 
 # --- all GPUs ---
@@ -198,4 +200,3 @@ class _AllReduceTest:
 
 def _digest(x: torch.Tensor) -> str:
     return hashlib.sha256(x.contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()
-

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 mori_gemm_ar contributors
-"""Instructions in the forms in which shipped kernels use them, with registers renamed: what the semantics section tries.
+"""Instructions in the forms in which shipped kernels use them, with registers renamed: what semantics are tried on.
 
 The list is a file of the package; `python -m mori_gemm_ar.hwcheck.forms` prints it anew from the code objects of a
 store, and a test compares it with the kernels.

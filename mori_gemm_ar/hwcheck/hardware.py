@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +17,8 @@ from mori_gemm_ar.hwcheck.standin import StandInNode, StandInRank
 from mori_gemm_ar.hwcheck.timer import EventTimer, ModelTimer, Timer
 from mori_gemm_ar.model import Case, load
 from mori_gemm_ar.model.values import Values
-from mori_gemm_ar.runtime import LocalWorld, RankContext, Target, World
+from mori_gemm_ar.runtime import LocalWorld, RankContext, Target, World, connect
+from mori_gemm_ar.runtime.alone import AloneWorld
 from mori_gemm_ar.runtime.select import DeviceKind, choose_device
 
 STAND_IN, GPU, EMULATED = "stand-in", "gpu", "emulated processes"
@@ -116,3 +118,32 @@ class Processes:
         import torch
 
         return EventTimer(target, torch.cuda)
+
+
+def open_world(ranks: int = 0) -> World | None:
+    """The ranks that torchrun started, a process each; else one rank for a GPU of this machine; None for a stand-in.
+
+    ranks: how many were asked for, 0 for any. Raises ConfigError where that is another number. Under torchrun the
+    default group is made here and belongs to the process.
+    """
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        return _torchrun(ranks)
+    if choose_device() is DeviceKind.EMULATED:
+        return None
+    if ranks > 1:
+        raise ConfigError(f"world={ranks} must be 1 in one process with a GPU; use torchrun --nproc-per-node={ranks}")
+    return AloneWorld()
+
+
+def _torchrun(ranks: int) -> World:
+    import torch
+    import torch.distributed as dist
+
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    if not dist.is_initialized():
+        dist.init_process_group("gloo")
+    group = connect(None)
+    if ranks not in (0, group.size):
+        raise ConfigError(f"world={ranks} must be {group.size}, as torchrun started; leave it out")
+    return group

@@ -9,7 +9,6 @@ by the first one; all tests are refuted by a wait that runs out.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any
 
 import torch

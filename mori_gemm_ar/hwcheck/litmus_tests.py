@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from mori_gemm_ar.layout.hwcheck import Arrival, BufferingConfig, EngineConfig, MessageConfig, Scope
+from mori_gemm_ar.layout.hwcheck import Arrival, BufferingConfig, EngineConfig, MessageConfig, Path, Scope
 
 LENGTH = 1 << 16  # bytes of the first put of an engine test
 
@@ -43,6 +43,8 @@ class Litmus:
         return isinstance(self.config, MessageConfig) and not self.config.own_release
 
 
+RELEASE_ALONE = "release alone, read by loads of system scope"
+ACQUIRE_ALONE = "acquire alone, written by stores of system scope"
 _AGENT, _SYSTEM, _NONE = Scope.AGENT, Scope.SYSTEM, Scope.NONE
 
 LOCAL_TESTS = (
@@ -80,6 +82,14 @@ PAIR_TESTS = (
     Litmus(
         "release by another workgroup", MessageConfig(_SYSTEM, _SYSTEM, own_release=False),
         "a release by a workgroup that did not write", False,
+    ),
+    Litmus(
+        RELEASE_ALONE, MessageConfig(_SYSTEM, _NONE, path=Path.READ_DIRECT),
+        "a release at system scope, loads of system scope", True,
+    ),
+    Litmus(
+        ACQUIRE_ALONE, MessageConfig(_NONE, _SYSTEM, path=Path.WRITE_DIRECT),
+        "stores of system scope, an acquire at system scope", True,
     ),
     Litmus("stale line", MessageConfig(_SYSTEM, _NONE), "a release at system scope, no acquire", False),
     Litmus("store buffering with a wait", BufferingConfig(True), "a wait for the own store before the load", True),

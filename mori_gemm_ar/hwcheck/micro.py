@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,7 @@ from mori_gemm_ar.model import Constants, choose, fit, load
 from mori_gemm_ar.model.calibrate import StageResult
 from mori_gemm_ar.model.constants import Confidence, Constant
 from mori_gemm_ar.model.results import readings_of, records_of
-from mori_gemm_ar.model.terms import Layer, Quant
+from mori_gemm_ar.model.terms import Case, Layer, Quant
 
 TOLERANCE = 0.05  # of a constant that was fitted: runs of one layer differ by 2 %, and a constant takes more of it
 _RESULT_BYTES = 4096
@@ -47,7 +47,18 @@ def microbenchmarks(rank: Rank, log: Log) -> None:
     for name, group in _row_groups(rank, window):
         _take(rank, log, name, partial(_rows, bench, group))
     if rank.rank == 0:
+        _derive(rank, log)
         judge_constants(log)
+
+
+def _derive(rank: Rank, log: Log) -> None:
+    """What follows from readings and rows together."""
+    direct = {name: value for name, (value, _) in readings_of(log.rows).items()}
+    values = replace(load().at(Case.EXPECTED), **direct)
+    one = readings.sdma_call_reading(values, log.rows, rank.size)
+    if one is not None and {"sdma_phase_us", "sdma_rate_gbs"} <= direct.keys():
+        row = _reading_row(one)
+        log.rows.append(row | rows.common(rank) | {"device": rows.device_of(rank), "group": "all-reduce by sdma"})
 
 
 def _reading_groups(rank: Rank, window: CheckWindow) -> Iterator[tuple[str, Group]]:
@@ -187,6 +198,3 @@ def effect_of(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
             }
         )  # fmt: skip
     return shown
-
-
-

@@ -91,9 +91,7 @@ def _uses_lds(form: Form) -> bool:
 
 
 def _block(form: Form, first_input: int, first_output: int, memory: int) -> Block:
-    named = [
-        Slot(f"{file}{first + n}", file == "s") for file, first, count in form.registers for n in range(count)
-    ]
+    named = [Slot(f"{file}{first + n}", file == "s") for file, first, count in form.registers for n in range(count)]
     lds = [Slot(f"lds{n}", False) for n in range(_LDS_SLOTS if _uses_lds(form) else 0)]
     state = [Slot(name, True) for name in STATE]
     hidden = _addresses(form) if form.kind is Kind.MEMORY else set()
@@ -109,7 +107,9 @@ def _addresses(form: Form) -> set[str]:
     """Registers that hold an address of this process and so differ between machines."""
     parts = _Addressing.of(form)
     runs = [run for run in (parts.scalar, parts.vector if parts.wide else None) if run is not None]
-    return {name for run in runs for name in _names(run)} - (_names(_parse(form.operands[0])) if _loads(form) else set())
+    return {name for run in runs for name in _names(run)} - (
+        _names(_parse(form.operands[0])) if _loads(form) else set()
+    )
 
 
 def _loads(form: Form) -> bool:
@@ -128,6 +128,10 @@ def _parse(operand: str) -> tuple[str, int, int]:
     return operand[0], int(low), int(high or low) - int(low) + 1
 
 
+def _scalar_run(operand: str) -> tuple[str, int, int] | None:
+    return _parse(operand) if operand.startswith("s") else None
+
+
 @dataclass(frozen=True, slots=True)
 class _Addressing:
     """Which operands of a memory instruction make up its address."""
@@ -142,16 +146,13 @@ class _Addressing:
         family, _, rest = form.mnemonic.partition("_")
         operands = form.operands
         if family == "s":
-            offset = _parse(operands[2]) if operands[2].startswith("s") else None
-            return _Addressing(None, False, _parse(operands[1]), offset)
+            return _Addressing(None, False, _parse(operands[1]), _scalar_run(operands[2]))
         if family == "ds":
             at = 1 if rest.startswith("read") else 0
             return _Addressing(_parse(operands[at]), False, None)
         if family == "buffer":
             at = 0 if form.text.endswith(" lds") else 1
-            offset = operands[at + 2]
-            scalar_offset = _parse(offset) if offset.startswith("s") else None
-            return _Addressing(_parse(operands[at]), False, _parse(operands[at + 1]), scalar_offset)
+            return _Addressing(_parse(operands[at]), False, _parse(operands[at + 1]), _scalar_run(operands[at + 2]))
         at = 1 if rest.startswith("load") or (rest.startswith("atomic") and " sc0" in form.text) else 0
         base = operands[-1]
         wide = base == "off"
@@ -199,12 +200,18 @@ class _Text:
             return []
         parts = _Addressing.of(self.form)
         lines = [f"s_mov_b64 s[{_BASE}:{_BASE + 1}], $2"]
-        lines += [f"s_add_u32 s{_BASE}, s{_BASE}, {self.block.memory or 0:#x}", f"s_addc_u32 s{_BASE + 1}, s{_BASE + 1}, 0"]
+        lines += [
+            f"s_add_u32 s{_BASE}, s{_BASE}, {self.block.memory or 0:#x}",
+            f"s_addc_u32 s{_BASE + 1}, s{_BASE + 1}, 0",
+        ]
         if parts.scalar is not None:
             first = parts.scalar[1]
             lines += [f"s_mov_b32 s{first}, s{_BASE}", f"s_mov_b32 s{first + 1}, s{_BASE + 1}"]
             if parts.scalar[2] == 4:
-                lines += [f"s_and_b32 s{first + 1}, s{first + 1}, 0xffff", f"s_mov_b32 s{first + 2}, {_DESCRIPTOR_BYTES:#x}"]
+                lines += [
+                    f"s_and_b32 s{first + 1}, s{first + 1}, 0xffff",
+                    f"s_mov_b32 s{first + 2}, {_DESCRIPTOR_BYTES:#x}",
+                ]
                 lines += [f"s_mov_b32 s{first + 3}, {_RAW_BUFFER:#x}"]
         if parts.offset is not None:
             lines.append(f"s_mov_b32 s{parts.offset[1]}, 64")
@@ -212,7 +219,9 @@ class _Text:
             first = parts.vector[1]
             if parts.wide:
                 lines += [f"v_mov_b32 v{first}, {_LANE16}", f"v_mov_b32 v{first + 1}, 0"]
-                lines.append(f"v_lshl_add_u64 v[{first}:{first + 1}], s[{_BASE}:{_BASE + 1}], 0, v[{first}:{first + 1}]")
+                lines.append(
+                    f"v_lshl_add_u64 v[{first}:{first + 1}], s[{_BASE}:{_BASE + 1}], 0, v[{first}:{first + 1}]"
+                )
             else:
                 lines.append(f"v_mov_b32 v{first}, {_LANE16}")
         if _uses_lds(self.form):

@@ -4,9 +4,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from statistics import median
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from mori_gemm_ar.layout.gemm_terms import Recipe
 from mori_gemm_ar.layout.hwcheck import Load, LoadConfig, Scope
 from mori_gemm_ar.layout.machine import MI355X
 from mori_gemm_ar.layout.terms import WAVE_LANES
+from mori_gemm_ar.model import costs
 from mori_gemm_ar.model.explanation import PULL_BLOCKS
 from mori_gemm_ar.model.values import Values
 
@@ -72,13 +74,18 @@ class Bench:
         launch = launch_of(loaded(rank.target, config), arguments, blocks)
         return lambda: submit(rank.target, [launch])
 
-    def times(self, action: Callable[[], object], everyone: bool = True, graph: bool = False) -> list[float]:
-        """One time for each sample, after a first run that is not timed; `everyone`: all ranks at once."""
-        if everyone or self.rank.rank == 0:
+    def times(
+        self, action: Callable[[], object], everyone: bool = True, graph: bool = False, heavy: bool = False
+    ) -> list[float]:
+        """One time for each sample, after a first run that is not timed. `everyone`: all ranks at once.
+
+        heavy: one sample is enough where times are predicted.
+        """
+        if (everyone or self.rank.rank == 0) and not self.timer.predicted:
             action()
             self.rank.target.synchronize()
         own = []
-        for _ in range(self.effort.samples):
+        for _ in range(1 if heavy and self.timer.predicted else self.effort.samples):
             if everyone:
                 self.rank.world.exchange("meet", None)
             if everyone or self.rank.rank == 0:
@@ -168,9 +175,7 @@ def _counts(bench: Bench, queues: int, per_byte: float) -> list[float]:
     """Microseconds of one more put on a link, without its bytes."""
     counts = [count for count in _PUT_COUNTS if count >= queues]
     times = [
-        bench.times(
-            bench.launch(LoadConfig(Load.PUTS), nbytes=_SMALL, peers=1, queues=queues, puts=count // queues)
-        )
+        bench.times(bench.launch(LoadConfig(Load.PUTS), nbytes=_SMALL, peers=1, queues=queues, puts=count // queues))
         for count in counts
     ]
     return [slope - _SMALL * per_byte for _, slope in lines(counts, times)]
@@ -203,9 +208,7 @@ def sum_readings(bench: Bench) -> Iterator[Reading]:
     parts = max(2, bench.rank.size)
     sizes = [nbytes for nbytes in bench.effort.sum_bytes if nbytes * parts <= bench.area]
     config = LoadConfig(Load.SUM, waves=_WAVES, parts=parts)
-    times = [
-        bench.times(bench.launch(config, _blocks(nbytes), nbytes=nbytes), everyone=False) for nbytes in sizes
-    ]
+    times = [bench.times(bench.launch(config, _blocks(nbytes), nbytes=nbytes), everyone=False) for nbytes in sizes]
     found = lines([float(nbytes * (parts + 1)) for nbytes in sizes], times)
     yield Reading.of("reduce_base_us", [base for base, _ in found], f"sums of {parts} slices of several sizes")
     yield Reading.of("reduce_rate_tbs", [1e-6 / slope for _, slope in found], "the same; bytes read and written")
@@ -234,8 +237,8 @@ def convert_readings(bench: Bench) -> Iterator[Reading]:
     for rows in _QUANTIZE_ROWS:
         tensors = {
             "x": torch.ones(rows, k, dtype=torch.bfloat16, device=target.torch_device),
-            "a": torch.empty(rows, k, dtype=torch.uint8, device=target.torch_device),
-            "a_scale": torch.empty(k // 128, rows, dtype=torch.float32, device=target.torch_device),
+            "out": torch.empty(rows, k, dtype=torch.uint8, device=target.torch_device),
+            "scale": torch.empty(k // 128, rows, dtype=torch.float32, device=target.torch_device),
         }
         launch = launch_of(
             loaded(target, config), {name: one.data_ptr() for name, one in tensors.items()} | {"m": rows},
@@ -244,3 +247,16 @@ def convert_readings(bench: Bench) -> Iterator[Reading]:
         moved.append(float(sum(one.numel() * one.element_size() for one in tensors.values())))
         times.append(bench.times(lambda launch=launch, held=tensors: submit(target, [launch], held), False))  # type: ignore[misc]
     yield Reading.of("convert_rate_tbs", [1e-6 / slope for _, slope in lines(moved, times)], "the quantiser")
+
+
+# --- from readings and rows together ---
+
+
+def sdma_call_reading(values: Values, found: Sequence[Mapping[str, Any]], world: int) -> Reading | None:
+    """What an all-reduce by copy engines takes above its phases, as these values have them."""
+    rest = [
+        float(row["time_us"]) - costs.sdma_allreduce_us(replace(values, sdma_ar_us=0.0), row["m"], row["n"], world)
+        for row in found
+        if row.get("benchmark") == "all_reduce" and row["resolved"]["backend"] == "sdma" and row["validated"]
+    ]
+    return Reading.of("sdma_ar_us", rest, "all-reduces by copy engines less their phases as read") if rest else None

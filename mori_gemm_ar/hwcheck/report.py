@@ -104,6 +104,7 @@ class Report:
     sections: list[Section]
     results: list[dict[str, Any]] = field(default_factory=list)
     effect: list[dict[str, Any]] = field(default_factory=list)
+    suspects: list[str] = field(default_factory=list)
 
     @property
     def checks(self) -> Iterator[tuple[Section, Check]]:
@@ -134,6 +135,7 @@ class Report:
             "machine": self.machine,
             "versions": self.versions,
             "settings": self.settings,
+            "suspects": self.suspects,
             "sections": [section.to_dict() for section in self.sections],
             "effect": self.effect,
             "results": self.results,

@@ -85,7 +85,8 @@ def _all_reduce_row(bench: Bench, op: AllReduceOp, m: int, transport: Transport,
 def gemm_rows(bench: Bench, recipe: Recipe) -> Iterator[Row]:
     """The native tile of a recipe on numbers of tiles and K, on rank 0; its kernel alone and as a graph."""
     tile = NATIVE[recipe]
-    for tiles, k in bench.effort.gemms:
+    effort = bench.effort
+    for tiles, k in effort.gemms if recipe is Recipe.BLOCKSCALE else effort.few_gemms:
         high = next(n for n in range(int(tiles**0.5), 0, -1) if tiles % n == 0)
         row = _gemm_row(bench, recipe, tile, (tile.m * high, tile.n * (tiles // high), k))
         if row is not None:
@@ -96,13 +97,13 @@ def _gemm_row(bench: Bench, recipe: Recipe, tile: Tile, shape: tuple[int, int, i
     rank = bench.rank
     run, check = (None, None) if rank.rank else _gemm(rank, recipe, tile, shape)
     action: Callable[[], object] = run or (lambda: None)
-    kernel = bench.times(action, everyone=False)
+    kernel = bench.times(action, everyone=False, heavy=True)
     replay: Callable[[], object] = action
     if run is not None:
         with rank.target.record() as recording:
             run()
         replay = recording.replay
-    graph = bench.times(replay, everyone=False, graph=True)
+    graph = bench.times(replay, everyone=False, graph=True, heavy=True)
     if check is None:
         return None
     m, n, k = shape

@@ -20,6 +20,7 @@ from mori_gemm_ar.hwcheck.report import Report, Section, Status, Verdict
 from mori_gemm_ar.hwcheck.section import Log, SectionWork
 from mori_gemm_ar.hwcheck.semantics import semantics
 from mori_gemm_ar.hwcheck.settings import Budget, SectionName, Settings
+from mori_gemm_ar.hwcheck.suspects import suspects
 from mori_gemm_ar.runtime import World
 
 WORK: dict[SectionName, SectionWork] = {
@@ -56,6 +57,7 @@ def hwcheck(
         progress(f"{section.name} ...")
         left = 60.0 * settings.minutes - (time.monotonic() - started)
         _run_section(hardware, section, name, Budget.start(min(60.0 * settings.minutes * name.share, left)), report)
+        report.suspects = suspects(report)
     report.effect = effect_of(report.results)
     if out is not None and hardware.leads:
         report.write(out)

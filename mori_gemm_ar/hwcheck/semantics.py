@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 mori_gemm_ar contributors
-"""Section 1: every instruction of the shipped kernels, and every family of them, on the hardware and in the emulator."""
+"""Section 1: every instruction of the shipped kernels, and every family of them, hardware against emulator."""
 
 from __future__ import annotations
 
@@ -107,9 +107,7 @@ def _memory_difference(first: int, form: Form, have: np.ndarray, want: np.ndarra
     return Difference(form.mnemonic, form.text, f"memory + {at:#x}", wave, at // 16, *bytes_, {}, len(wrong))
 
 
-def run_probe(
-    target: Target, probe: Probe, data: np.ndarray, memory: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def run_probe(target: Target, probe: Probe, data: np.ndarray, memory: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Output slots, uint32 [waves, slots, lanes], and the memory afterwards."""
     waves, device = len(data), target.torch_device
     source = torch.from_numpy(data.view(np.int32).copy()).to(device)

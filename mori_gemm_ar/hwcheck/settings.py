@@ -44,7 +44,8 @@ class Effort:
     sum_bytes: tuple[int, ...]  # of one slice
     releases: tuple[tuple[int, int], ...]  # workgroups, and waves of each
     all_reduce_rows: tuple[int, ...]
-    gemms: tuple[tuple[int, int], ...]  # tiles, K
+    gemms: tuple[tuple[int, int], ...]  # tiles and K with block scale, which tell whole waves from partial ones
+    few_gemms: tuple[tuple[int, int], ...]  # of the other recipes
     wait_s: float  # budget of one wait of a kernel
 
 
@@ -53,19 +54,20 @@ GPU = Effort(
     put_bytes=tuple(1 << n for n in range(12, 28)), sum_bytes=tuple(1 << n for n in range(18, 26)),
     releases=tuple((blocks, waves) for blocks in (1, 16, 256, 896, 1792, 3584) for waves in (1, 2, 4, 8)),
     all_reduce_rows=(8, 16, 32, 64, 128, 256, 512, 1024, 4096),
-    gemms=tuple((tiles, k) for tiles in (1, 32, 128, 256, 512, 1792) for k in (1024, 2048, 4096)), wait_s=2.0,
+    gemms=tuple((tiles, k) for tiles in (1, 32, 128, 256, 512, 1792) for k in (1024, 2048, 4096)),
+    few_gemms=tuple((tiles, k) for tiles in (1, 256, 1792) for k in (1024, 4096)), wait_s=2.0,
 )  # fmt: skip
 STAND_IN = Effort(
-    rounds=2, waves=4, families=1, iterations=12, launches=8, samples=3,
+    rounds=2, waves=4, families=1, iterations=12, launches=8, samples=2,
     put_bytes=(1 << 12, 1 << 16, 1 << 20, 1 << 22), sum_bytes=(1 << 14, 1 << 18, 1 << 20),
     releases=((1, 1), (64, 8), (3584, 1), (1024, 8)), all_reduce_rows=(8, 64, 256, 512),
-    gemms=((1, 256), (1, 2048), (64, 256), (256, 256), (256, 384)), wait_s=60.0,
+    gemms=((1, 256), (1, 2048), (128, 512), (256, 256)), few_gemms=((1, 256), (1, 2048)), wait_s=60.0,
 )  # fmt: skip
 # For tests of hwcheck itself: every path, hardly any data.
 TINY = Effort(
     rounds=1, waves=3, families=1, iterations=6, launches=4, samples=2, put_bytes=(1 << 12, 1 << 20),
     sum_bytes=(1 << 14, 1 << 18), releases=((1, 1), (64, 8)), all_reduce_rows=(8, 256),
-    gemms=((1, 256), (1, 1024), (8, 256)), wait_s=60.0,
+    gemms=((1, 256), (1, 1024)), few_gemms=(), wait_s=60.0,
 )  # fmt: skip
 EFFORTS = {"gpu": GPU, "stand-in": STAND_IN, "tiny": TINY}
 

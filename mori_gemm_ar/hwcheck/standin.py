@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mori_gemm_ar.emulator import EVERYWHERE, EngineFaults, EngineSettings, Engines, Node, Program, RegionTable
+from mori_gemm_ar.emulator import EVERYWHERE, EngineFaults, Engines, EngineSettings, Node, Program, RegionTable
 from mori_gemm_ar.emulator.engine import CopyEngine, QueueAddresses
 from mori_gemm_ar.emulator.held import HeldOperation, Kind
 from mori_gemm_ar.emulator.memory import FunctionalMemory
@@ -96,7 +96,7 @@ class AlteredMemory(WeakMemory):
     def __init__(self, seed: int, faults: frozenset[Fault]) -> None:
         super().__init__(seed)
         self._faults = faults
-        self._read_before: dict[tuple[int, int], np.ndarray] = {}
+        self._read_before: dict[int, int] = {}  # by address
 
     def _apply(self, h: HeldOperation) -> None:
         if h.kind is Kind.WRITE_BACK:
@@ -120,9 +120,9 @@ class AlteredMemory(WeakMemory):
         found = super().engine_read(gpu, address, nbytes)
         if Fault.ENGINE_STALE not in self._faults:
             return found
-        before = self._read_before.get((address, nbytes), found)
-        self._read_before[address, nbytes] = found
-        return before
+        before = [self._read_before.get(address + n, byte) for n, byte in enumerate(found.tolist())]
+        self._read_before.update({address + n: byte for n, byte in enumerate(found.tolist())})
+        return np.asarray(before, np.uint8)
 
 
 # --- engines ---

@@ -16,7 +16,7 @@ from mori_gemm_ar.model.values import Values
 from mori_gemm_ar.runtime import Target
 
 _EMPTY_INTERVALS = 20
-_JITTER = 3e-4  # relative spread of the stand-in's times, so that a fit has something to average
+_JITTER = 1e-4  # relative spread of the stand-in's times, so that a fit has something to average
 
 
 class Timer(Protocol):

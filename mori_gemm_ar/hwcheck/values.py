@@ -57,7 +57,7 @@ def _matrix(block: Block, data: np.ndarray, rng: np.random.Generator) -> None:
     place = {slot.name: block.first_input + n for n, slot in enumerate(block.inputs)}
     for name in STATE[:2]:
         data[:, place[name]] = 0xFFFFFFFF
-    result, left, right, start = (_registers(block.form, n) for n in range(4))
+    left, right, start = (_registers(block.form, n) for n in range(1, 4))
     for wave in range(waves):
         turn = wave % MATRIX_KINDS
         for name in (*left, *right):
@@ -71,7 +71,6 @@ def _matrix(block: Block, data: np.ndarray, rng: np.random.Generator) -> None:
                 data[wave, place[operand]] = exponent.view(np.uint32)[:, 0]
         if turn == MATRIX_KINDS - 1:
             _magnitudes(data, wave, place, (*left, *right), start, block)
-    del result
 
 
 def _elements(turn: int, rng: np.random.Generator) -> np.ndarray:
@@ -93,7 +92,7 @@ def _magnitudes(
 
 def _registers(form: Form, position: int) -> tuple[str, ...]:
     operand = form.operands[position]
-    if operand[0] not in "va" or not operand[1].isdigit() and operand[1] != "[":
+    if operand[0] not in "va" or (not operand[1].isdigit() and operand[1] != "["):
         return ()
     low, _, high = operand[1:].strip("[]").partition(":")
     return tuple(f"{operand[0]}{n}" for n in range(int(low), int(high or low) + 1))

@@ -57,6 +57,14 @@ class AssemblyConfig:
         return self.key
 
 
+class Path(Enum):
+    """Which side's accesses to the words go through caches; the flag's never do."""
+
+    CACHED = "cached"  # both
+    READ_DIRECT = "read-direct"  # the reader's are of system scope, so the release alone has to do
+    WRITE_DIRECT = "write-direct"  # the writer's are, so the acquire alone has to do
+
+
 @dataclass(frozen=True, slots=True)
 class MessageConfig:
     """Message passing: write 64 words, release, raise a flag; see the flag, acquire, read."""
@@ -65,11 +73,13 @@ class MessageConfig:
     acquire: Scope
     # Who writes back: the workgroup that wrote, or one beside it on behalf of all.
     own_release: bool = True
+    path: Path = Path.CACHED
 
     @property
     def key(self) -> str:
         """Stable and unique for each config."""
-        return f"message_{self.release.value}_{self.acquire.value}" + ("" if self.own_release else "_foreign")
+        path = "" if self.path is Path.CACHED else f"_{self.path.value.replace('-', '_')}"
+        return f"message_{self.release.value}_{self.acquire.value}{path}" + ("" if self.own_release else "_foreign")
 
     @property
     def kernel_name(self) -> str:

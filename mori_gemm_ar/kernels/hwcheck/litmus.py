@@ -7,13 +7,15 @@ Iteration i is known by its epoch i + 1. A side that waits in vain stops and cou
 Annotations of @fx.struct and @flyc.kernel are read as types, so this file does not postpone their evaluation.
 """
 
+from typing import Any
+
 import flydsl.compiler as flyc
 import flydsl.expr as fx
 
 from mori_gemm_ar.kernels.device import library, sdma
 from mori_gemm_ar.kernels.device.memory import ElementArray
 from mori_gemm_ar.kernels.kernel import DeviceKernel
-from mori_gemm_ar.layout.hwcheck import Arrival, BufferingConfig, EngineConfig, MessageConfig, Scope
+from mori_gemm_ar.layout.hwcheck import Arrival, BufferingConfig, EngineConfig, MessageConfig, Path, Scope
 from mori_gemm_ar.layout.terms import WAVE_LANES
 
 WRITER, READER = 0, 1
@@ -82,11 +84,15 @@ def _message_kernel(config: MessageConfig):
         told = arguments.flag if config.own_release else arguments.signal
         going, current, old, late = fx.Uint32(1), fx.Uint32(0), fx.Uint32(0), fx.Uint32(0)
         load, store = data.load, data.store
+        place = arguments.data + fx.Int64(lane * 4)
         if role == WRITER:
             for i in range(fx.Int32(arguments.iterations)):
                 if going != 0:
                     going = _reached(arguments.answer, fx.Uint32(i), arguments.budget)
-                    store(lane, _pattern(_epoch(i), lane))
+                    if fx.const_expr(config.path is Path.WRITE_DIRECT):
+                        library.store_system_u32(place, _pattern(_epoch(i), lane))
+                    else:
+                        store(lane, _pattern(_epoch(i), lane))
                     fx.rocdl.s_waitcnt(vmcnt=0)
                     if fx.const_expr(config.own_release):
                         _fence(_RELEASES, config.release)
@@ -98,7 +104,10 @@ def _message_kernel(config: MessageConfig):
                     before = load(lane)  # a cache now holds what was there before
                     going = _reached(arguments.flag, _epoch(i), arguments.budget)
                     _fence(_ACQUIRES, config.acquire)
-                    seen = load(lane)
+                    if fx.const_expr(config.path is Path.READ_DIRECT):
+                        seen = library.load_system_u32(place)
+                    else:
+                        seen = load(lane)
                     wrong = library.any_lane(seen ^ _pattern(_epoch(i), lane)) | library.any_lane(before & 0)
                     current = current + going * (fx.Uint32(1) - wrong)
                     old = old + going * wrong
@@ -211,10 +220,14 @@ def _engine_kernel(config: EngineConfig):
     return kernel
 
 
-_KERNELS = {MessageConfig: _message_kernel, BufferingConfig: _buffering_kernel, EngineConfig: _engine_kernel}
+_KERNELS: dict[type, Any] = {
+    MessageConfig: _message_kernel,
+    BufferingConfig: _buffering_kernel,
+    EngineConfig: _engine_kernel,
+}
 
 
-def litmus_kernel(config) -> DeviceKernel:
+def litmus_kernel(config: MessageConfig | BufferingConfig | EngineConfig) -> DeviceKernel:
     """The kernel of a test. Grid: one workgroup of one wave for each role that this rank plays."""
     function = _KERNELS[type(config)](config)
     built = flyc.kernel(function, name=config.kernel_name, known_block_size=[WAVE_LANES, 1, 1])
