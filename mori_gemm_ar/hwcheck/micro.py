@@ -25,7 +25,6 @@ from mori_gemm_ar.model.results import readings_of, records_of
 from mori_gemm_ar.model.terms import Case, Layer, Quant
 
 TOLERANCE = 0.05  # of a constant that was fitted: runs of one layer differ by 2 %, and a constant takes more of it
-_RESULT_BYTES = 4096
 # Layers whose predictions show what new constants change: M, N, K, ranks.
 _SHOWN = ((16384, 7168, 2048, 8), (4096, 7168, 2048, 8), (1024, 7168, 2048, 8), (16384, 5120, 2048, 4))
 
@@ -39,13 +38,13 @@ def microbenchmarks(rank: Rank, log: Log) -> None:
         return
     effort = rank.settings.effort
     largest = max(*effort.put_bytes, max(effort.sum_bytes) * max(2, rank.size))
-    nbytes = 2 * largest + _RESULT_BYTES
+    nbytes = 2 * largest + readings.RESULT_BYTES
     with CheckWindow.create(rank.world, rank.target, nbytes, queues=2 if rank.size > 1 else 0) as window:
         bench = Bench(rank, rank.timer, window)
         for name, group in _reading_groups(rank, window):
             _take(rank, log, name, partial(_readings, bench, group))
-    for name, group in _row_groups(rank, window):
-        _take(rank, log, name, partial(_rows, bench, group))
+    for name, group in _row_groups(rank):
+        _take(rank, log, name, partial(_rows, Bench(rank, rank.timer), group))
     if rank.rank == 0:
         _derive(rank, log)
         judge_constants(log)
@@ -74,7 +73,7 @@ def _reading_groups(rank: Rank, window: CheckWindow) -> Iterator[tuple[str, Grou
             yield "puts", partial(_no_engines, str(window.engine_fault))
 
 
-def _row_groups(rank: Rank, window: CheckWindow) -> Iterator[tuple[str, Group]]:
+def _row_groups(rank: Rank) -> Iterator[tuple[str, Group]]:
     if rank.size > 1:
         for transport in Transport:
             yield f"all-reduce by {transport.value}", partial(rows.all_reduce_rows, transport=transport)

@@ -21,6 +21,7 @@ from mori_gemm_ar.gemm import GemmOp
 from mori_gemm_ar.hwcheck import rows
 from mori_gemm_ar.hwcheck.baselines import baselines
 from mori_gemm_ar.hwcheck.hardware import Rank
+from mori_gemm_ar.hwcheck.readings import Bench
 from mori_gemm_ar.hwcheck.report import Verdict
 from mori_gemm_ar.hwcheck.section import Log, first_of
 from mori_gemm_ar.layout.gemm import a_scale_shape, b_scale_shape
@@ -131,28 +132,9 @@ def _one_sum(rank: Rank, op: AllReduceOp, inputs: torch.Tensor, dtype: torch.dty
 
 def _timed(rank: Rank, op: AllReduceOp, transport: Transport, stage: Stage | None) -> list[dict[str, Any]]:
     assert rank.timer is not None
-    found = []
-    for m in _TIMED_ROWS:
-        x = op.buffer((m, rows.COLUMNS), torch.bfloat16)
-        x.fill_(rank.rank + 1)
-        out = torch.zeros_like(x)
-        op(x, out=out)
-        op.check()
-        right = not int((out != float(sum(range(1, rank.size + 1)))).sum())
-        times = []
-        for _ in range(rank.settings.effort.samples):
-            rank.world.exchange("meet", None)
-            own = rank.timer.time_us(partial(op, x, out))
-            times.append(max(float(str(one)) for one in rank.world.exchange("time", own)))
-        found.append(
-            {
-                "benchmark": "all_reduce", "m": m, "n": rows.COLUMNS, "world_size": rank.size,
-                "validated": all(rank.world.exchange("validated", right)), "time_us": sorted(times)[len(times) // 2],
-                "stat": "median, on a stream",
-                "resolved": {"backend": transport.value, "stage": None if stage is None else stage.name.lower()},
-            }
-        )  # fmt: skip
-    return found
+    chosen = [m for m in _TIMED_ROWS if stage is not Stage.ONE or m <= rows.ONE_STAGE_ROWS]
+    bench = Bench(rank, rank.timer)
+    return [rows.all_reduce_row(bench, op, m, transport, stage) for m in chosen]
 
 
 # --- GEMM ---

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mori_gemm_ar.errors import CollectiveTimeout
+from mori_gemm_ar.errors import CollectiveTimeout, ConfigError
 from mori_gemm_ar.hwcheck.hardware import Rank
 from mori_gemm_ar.hwcheck.launching import CheckWindow, launch_of, loaded, submit
 from mori_gemm_ar.hwcheck.settings import Effort
@@ -29,7 +29,7 @@ from mori_gemm_ar.model.values import Values
 UNITS = {field.name: str(field.metadata["unit"]) for field in fields(Values)}
 _PUT_COUNTS = (1, 2, 4, 8)
 _SMALL = 1 << 12  # bytes of a put whose dispatch is what takes time
-_RESULT_BYTES = 4096
+RESULT_BYTES = 4096  # behind both areas of a window
 _WAVES = 8
 _QUANTIZE_K = 1024
 _QUANTIZE_ROWS = (64, 1024)
@@ -53,13 +53,27 @@ class Reading:
 
 
 class Bench:
-    """Times loads on a window. Every method is collective; times are the slowest rank's."""
+    """Times work, and loads on a window where there is one. Every method is collective; the slowest rank counts."""
 
-    def __init__(self, rank: Rank, timer: Timer, window: CheckWindow) -> None:
-        self.rank, self.timer, self.window = rank, timer, window
+    def __init__(self, rank: Rank, timer: Timer, window: CheckWindow | None = None) -> None:
+        self.rank, self.timer, self._window = rank, timer, window
         self.effort: Effort = rank.settings.effort
-        self.area = (window.nbytes - _RESULT_BYTES) // 2
-        self._result = window.nbytes - _RESULT_BYTES
+
+    @property
+    def window(self) -> CheckWindow:
+        """The window of the loads."""
+        if self._window is None:
+            raise ConfigError("window=None must be a CheckWindow to launch loads on")
+        return self._window
+
+    @property
+    def area(self) -> int:
+        """Bytes that loads read from, and as many that they write to."""
+        return (self.window.nbytes - RESULT_BYTES) // 2
+
+    @property
+    def _result(self) -> int:
+        return self.window.nbytes - RESULT_BYTES
 
     def launch(self, config: LoadConfig, blocks: int = 1, **changed: int) -> Callable[[], None]:
         """Something that queues one launch."""

@@ -22,7 +22,7 @@ from mori_gemm_ar.layout.terms import Stage
 COLUMNS = 7168  # of the all-reduces: the hidden size that published figures are for
 # The tile that the model's wave times stand for.
 NATIVE = {Recipe.PTPC: Tile.M256_N256, Recipe.BLOCKSCALE: Tile.M128_N256, Recipe.MXFP8: Tile.M256_N256}
-_ONE_STAGE_ROWS = 512  # above it no call has one stage
+ONE_STAGE_ROWS = 512  # above it no call has one stage
 
 Row = dict[str, Any]
 
@@ -50,15 +50,16 @@ def all_reduce_rows(bench: Bench, transport: Transport) -> Iterator[Row]:
     rows = bench.effort.all_reduce_rows
     stages: tuple[Stage | None, ...] = tuple(Stage) if transport is Transport.LSA else (None,)
     for stage in stages:
-        chosen = [m for m in rows if stage is not Stage.ONE or m <= _ONE_STAGE_ROWS]
+        chosen = [m for m in rows if stage is not Stage.ONE or m <= ONE_STAGE_ROWS]
         with AllReduceOp.create(
             rank.world, max_bytes=max(chosen) * COLUMNS * 2, stage=stage, dtypes=(torch.bfloat16,), transport=transport
         ) as op:
             for m in chosen:
-                yield _all_reduce_row(bench, op, m, transport, stage)
+                yield all_reduce_row(bench, op, m, transport, stage)
 
 
-def _all_reduce_row(bench: Bench, op: AllReduceOp, m: int, transport: Transport, stage: Stage | None) -> Row:
+def all_reduce_row(bench: Bench, op: AllReduceOp, m: int, transport: Transport, stage: Stage | None) -> Row:
+    """One shape: verified, then timed as a graph. Collective."""
     rank = bench.rank
     x = op.buffer((m, COLUMNS), torch.bfloat16)
     right = float(sum(range(1, rank.size + 1)))

@@ -27,7 +27,7 @@ class SectionName(Enum):
 
     @property
     def share(self) -> float:
-        return {"semantics": 0.3, "litmus": 0.25, "microbenchmarks": 0.25, "product": 0.2}[self.value]
+        return {"semantics": 0.4, "litmus": 0.2, "microbenchmarks": 0.25, "product": 0.15}[self.value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ GPU = Effort(
     few_gemms=tuple((tiles, k) for tiles in (1, 256, 1792) for k in (1024, 4096)), wait_s=2.0,
 )  # fmt: skip
 STAND_IN = Effort(
-    rounds=2, waves=4, families=1, iterations=12, launches=8, samples=2,
+    rounds=1, waves=6, families=1, iterations=12, launches=5, samples=2,
     put_bytes=(1 << 12, 1 << 16, 1 << 20, 1 << 22), sum_bytes=(1 << 14, 1 << 18, 1 << 20),
     releases=((1, 1), (64, 8), (3584, 1), (1024, 8)), all_reduce_rows=(8, 64, 256, 512),
     gemms=((1, 256), (1, 2048), (128, 512), (256, 256)), few_gemms=((1, 256), (1, 2048)), wait_s=60.0,
