@@ -58,14 +58,17 @@ def hwcheck(
     each process is a rank with its GPU, and rank 0 writes the report.
     """
     with errors_as_exit():
-        from mori_gemm_ar.hwcheck.hardware import open_world
+        from mori_gemm_ar.hwcheck.hardware import close_world, open_world
         from mori_gemm_ar.hwcheck.run import hwcheck as run
 
         group = open_world(world)
         settings = _settings(world or _ranks(group), minutes, seed, effort, alter or [], section)
         leads = group is None or group.rank == 0
         say = (lambda text: print(text, file=sys.stderr, flush=True)) if leads else (lambda text: None)
-        report = run(settings, group, out, say)
+        try:
+            report = run(settings, group, out, say)
+        finally:
+            close_world(group)
         if leads:
             show(report, out)
     raise typer.Exit(report.outcome.value)
@@ -114,7 +117,7 @@ def show(report: Report, out: Path) -> None:
     for text in report.suspects:
         line(f"SUSPECT {text}")
     if report.hardware["times_are_predicted"]:
-        line("No GPU took part: an emulated node stood in, and every time above is predicted by the time model.")
+        line(f"No GPU took part: this is {report.hardware['kind']}, and every time is predicted by the time model.")
     line(f"{report.outcome.name.lower()}; report in {out}")
 
 

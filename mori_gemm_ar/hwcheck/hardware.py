@@ -17,7 +17,7 @@ from mori_gemm_ar.hwcheck.standin import StandInNode, StandInRank
 from mori_gemm_ar.hwcheck.timer import EventTimer, ModelTimer, Timer
 from mori_gemm_ar.model import Case, load
 from mori_gemm_ar.model.values import Values
-from mori_gemm_ar.runtime import LocalWorld, RankContext, Target, World, connect
+from mori_gemm_ar.runtime import LocalWorld, ProcessWorld, RankContext, Target, World, connect
 from mori_gemm_ar.runtime.alone import AloneWorld
 from mori_gemm_ar.runtime.select import DeviceKind, choose_device
 
@@ -147,3 +147,12 @@ def _torchrun(ranks: int) -> World:
     if ranks not in (0, group.size):
         raise ConfigError(f"world={ranks} must be {group.size}, as torchrun started; leave it out")
     return group
+
+
+def close_world(world: World | None) -> None:
+    """Leave the default group that `open_world` made."""
+    if isinstance(world, ProcessWorld):
+        import torch.distributed as dist
+
+        if dist.is_initialized():
+            dist.destroy_process_group()

@@ -33,6 +33,7 @@ _COPY_BLOCKS = 8
 
 def litmus(rank: Rank, log: Log) -> None:
     """All tests that this number of ranks allows. Collective."""
+    log.section.data["memory"] = "as the machine has it" if rank.weak else "always current: nothing can be refuted"
     for allowed, read, forbids in ((MAX_COPIES - 4, 4, True), (MAX_COPIES - 3, 4, False), (0, MAX_COPIES, True)):
         _copies(rank, log, CopiesConfig(allowed, read), forbids)
     with CheckWindow.create(rank.world, rank.target, _WINDOW, queues=2 if rank.size > 1 else 0) as window:
@@ -161,7 +162,7 @@ def _submit(rank: Rank, window: CheckWindow, test: Litmus, pair: int) -> bool:
 
 def _copies(rank: Rank, log: Log, config: CopiesConfig, forbids: bool) -> None:
     """How many copies to LDS a handing-over barrier may leave under way. Collective; each GPU by itself."""
-    iterations = _COPY_ITERATIONS if not rank.together else 4
+    iterations = min(_COPY_ITERATIONS, rank.settings.effort.iterations // 3)
     chunk = WAVE_LANES * PACK_BYTES
     device = rank.target.torch_device
     source = torch.randint(0, 1 << 30, (iterations * MAX_COPIES * chunk // 4,), dtype=torch.int32).to(device)
