@@ -15,10 +15,18 @@ import torch
 
 from mori_gemm_ar.hwcheck.hardware import Rank
 from mori_gemm_ar.hwcheck.launching import CheckWindow, launch_of, loaded, submit
-from mori_gemm_ar.hwcheck.litmus_tests import ENGINE_TESTS, LENGTH, LOCAL_TESTS, PAIR_TESTS, Litmus, Side
+from mori_gemm_ar.hwcheck.litmus_tests import (
+    COPIES_TESTS,
+    ENGINE_TESTS,
+    LENGTH,
+    LOCAL_TESTS,
+    PAIR_TESTS,
+    Litmus,
+    Side,
+)
 from mori_gemm_ar.hwcheck.report import Verdict
 from mori_gemm_ar.hwcheck.section import Log
-from mori_gemm_ar.layout.hwcheck import MAX_COPIES, OUTCOMES, BufferingConfig, CopiesConfig
+from mori_gemm_ar.layout.hwcheck import MAX_COPIES, OUTCOMES, BufferingConfig
 from mori_gemm_ar.layout.terms import PACK_BYTES, WAVE_LANES
 
 # Offsets in each rank's window.
@@ -34,8 +42,8 @@ _COPY_BLOCKS = 8
 def litmus(rank: Rank, log: Log) -> None:
     """All tests that this number of ranks allows. Collective."""
     log.section.data["memory"] = "as the machine has it" if rank.weak else "always current: nothing can be refuted"
-    for allowed, read, forbids in ((MAX_COPIES - 4, 4, True), (MAX_COPIES - 3, 4, False), (0, MAX_COPIES, True)):
-        _copies(rank, log, CopiesConfig(allowed, read), forbids)
+    for copies in COPIES_TESTS:
+        _copies(rank, log, copies)
     with CheckWindow.create(rank.world, rank.target, _WINDOW, queues=2 if rank.size > 1 else 0) as window:
         for test in LOCAL_TESTS:
             _run(rank, log, window, test)
@@ -57,6 +65,7 @@ def _run(rank: Rank, log: Log, window: CheckWindow, test: Litmus) -> None:
     """Launch until the outcomes are enough or the time is spent. Collective."""
     histogram: Counter[str] = Counter()
     launches = 0
+    loaded(rank.target, test.config)  # before the ranks meet: a peer's wait has a budget
     for _ in range(rank.settings.effort.launches):
         if any(rank.world.exchange("time", rank.budget.left < 0)):
             break
@@ -160,14 +169,14 @@ def _submit(rank: Rank, window: CheckWindow, test: Litmus, pair: int) -> bool:
 # --- L6 ---
 
 
-def _copies(rank: Rank, log: Log, config: CopiesConfig, forbids: bool) -> None:
+def _copies(rank: Rank, log: Log, test: Litmus) -> None:
     """How many copies to LDS a handing-over barrier may leave under way. Collective; each GPU by itself."""
     iterations = min(_COPY_ITERATIONS, rank.settings.effort.iterations // 3)
     chunk = WAVE_LANES * PACK_BYTES
     device = rank.target.torch_device
     source = torch.randint(0, 1 << 30, (iterations * MAX_COPIES * chunk // 4,), dtype=torch.int32).to(device)
     result = torch.zeros(_COPY_BLOCKS, 3, dtype=torch.int32, device=device)
-    code = loaded(rank.target, config)
+    code = loaded(rank.target, test.config)
     histogram: Counter[str] = Counter()
     launches = 0
     for _ in range(rank.settings.effort.launches):
@@ -180,10 +189,7 @@ def _copies(rank: Rank, log: Log, config: CopiesConfig, forbids: bool) -> None:
             assert isinstance(counts, list)
             histogram.update(dict(zip(OUTCOMES, counts, strict=True)))
         launches += 1
-    model = f"a barrier that leaves {config.allowed} of {MAX_COPIES} copies to LDS under way, reading {config.read}"
-    name = f"L6 boundary: {config.allowed} under way, {config.read} read"
-    test = Litmus(name, config, model, forbids)
     if launches:
         judge(log, test, histogram, launches)
     else:
-        log.out_of_time(name)
+        log.out_of_time(test.name)

@@ -8,7 +8,16 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from mori_gemm_ar.layout.hwcheck import Arrival, BufferingConfig, EngineConfig, MessageConfig, Path, Scope
+from mori_gemm_ar.layout.hwcheck import (
+    MAX_COPIES,
+    Arrival,
+    BufferingConfig,
+    CopiesConfig,
+    EngineConfig,
+    MessageConfig,
+    Path,
+    Scope,
+)
 
 LENGTH = 1 << 16  # bytes of the first put of an engine test
 
@@ -46,6 +55,16 @@ class Litmus:
 RELEASE_ALONE = "release alone, read by loads of system scope"
 ACQUIRE_ALONE = "acquire alone, written by stores of system scope"
 _AGENT, _SYSTEM, _NONE = Scope.AGENT, Scope.SYSTEM, Scope.NONE
+
+
+def _boundary(allowed: int, read: int) -> Litmus:
+    """Copies are read that the wait has to cover, or one more than it has to."""
+    model = f"a barrier that leaves {allowed} of {MAX_COPIES} copies to LDS under way, reading {read}"
+    name = f"L6 boundary: {allowed} under way, {read} read"
+    return Litmus(name, CopiesConfig(allowed, read), model, read <= MAX_COPIES - allowed, across=False)
+
+
+COPIES_TESTS = (_boundary(MAX_COPIES - 4, 4), _boundary(MAX_COPIES - 3, 4), _boundary(0, MAX_COPIES))
 
 LOCAL_TESTS = (
     Litmus(

@@ -40,8 +40,10 @@ def refuted(report: Report) -> set[str]:
 
 
 @pytest.fixture
-def few_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One test on one GPU, and those that tell faults apart."""
+def few_tests(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """One test on one GPU, and those that tell faults apart; of copies to LDS where they are what is tested."""
+    if "lds-copy" not in request.node.name and "honest" not in request.node.name:
+        monkeypatch.setattr(litmus, "COPIES_TESTS", ())
     monkeypatch.setattr(litmus, "LOCAL_TESTS", LOCAL_TESTS[:1])
     for name, tests in (("PAIR_TESTS", PAIR_TESTS), ("ENGINE_TESTS", ENGINE_TESTS)):
         monkeypatch.setattr(litmus, name, tuple(test for test in tests if test.name in CHOSEN))
