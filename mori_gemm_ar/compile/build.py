@@ -25,6 +25,10 @@ from mori_gemm_ar.kernels.bands import bands_kernel
 from mori_gemm_ar.kernels.gemm.fused import fused_kernel
 from mori_gemm_ar.kernels.gemm.kernel import gemm_kernel
 from mori_gemm_ar.kernels.gemm.small import small_gemm_kernel
+from mori_gemm_ar.kernels.hwcheck.assembly_text import assembly_kernel
+from mori_gemm_ar.kernels.hwcheck.copies import copies_kernel
+from mori_gemm_ar.kernels.hwcheck.litmus import litmus_kernel
+from mori_gemm_ar.kernels.hwcheck.loads import load_kernel
 from mori_gemm_ar.kernels.kernel import DeviceKernel
 from mori_gemm_ar.kernels.pull import pull_kernel
 from mori_gemm_ar.kernels.quantize import quantize_kernel
@@ -36,6 +40,14 @@ from mori_gemm_ar.layout import AllReduceConfig
 from mori_gemm_ar.layout.bands import BandsConfig
 from mori_gemm_ar.layout.fused import FusedConfig
 from mori_gemm_ar.layout.gemm import GemmConfig, QuantizeConfig, SmallGemmConfig
+from mori_gemm_ar.layout.hwcheck import (
+    AssemblyConfig,
+    BufferingConfig,
+    CopiesConfig,
+    EngineConfig,
+    LoadConfig,
+    MessageConfig,
+)
 from mori_gemm_ar.layout.pull import PullConfig
 from mori_gemm_ar.layout.sdma import SdmaConfig
 from mori_gemm_ar.layout.stream import StreamConfig
@@ -60,6 +72,12 @@ _KERNELS: dict[type, Callable[[Any], DeviceKernel]] = {
     BandsConfig: bands_kernel,
     PullConfig: pull_kernel,
     StreamConfig: stream_kernel,
+    AssemblyConfig: assembly_kernel,
+    MessageConfig: litmus_kernel,
+    BufferingConfig: litmus_kernel,
+    EngineConfig: litmus_kernel,
+    CopiesConfig: copies_kernel,
+    LoadConfig: load_kernel,
 }
 
 

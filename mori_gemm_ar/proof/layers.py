@@ -30,7 +30,6 @@ from mori_gemm_ar.layout.copy_queue import HANDLE_OFFSETS, UNIT_BYTES
 from mori_gemm_ar.layout.fused import FusedConfig
 from mori_gemm_ar.layout.pull import PullConfig
 from mori_gemm_ar.layout.sdma import SdmaConfig, Transport
-
 from mori_gemm_ar.op import GemmAllReduceOp, Mode, Tuning
 from mori_gemm_ar.plan import ENGINE_MODES, LayerSpec
 from mori_gemm_ar.proof.copies import LAST_MOMENT
@@ -85,9 +84,7 @@ class LayerPipeline:
     def spec(self) -> LayerSpec:
         """What the op is created for."""
         world, most, gemm = self.world, max(self.sizes()), self.gemm
-        return LayerSpec(
-            world, gemm.n, gemm.k, most, gemm.recipe, gemm.b_layout, self.wire, self.mode, self.tuning
-        )
+        return LayerSpec(world, gemm.n, gemm.k, most, gemm.recipe, gemm.b_layout, self.wire, self.mode, self.tuning)
 
     def configs(self) -> dict[str, Any]:
         """Compile keys of the mode's own kernels, by name."""
@@ -253,7 +250,9 @@ def _pipelines() -> list[LayerPipeline]:
     found = []
     for world in (2, 3, 8):
         found += [
-            LayerPipeline(f"fused-sdma-2-pulled-w{world}", world, Mode.FUSED_SDMA, pulled, 2, own=(GEMM, "sum", "pull")),
+            LayerPipeline(
+                f"fused-sdma-2-pulled-w{world}", world, Mode.FUSED_SDMA, pulled, 2, own=(GEMM, "sum", "pull")
+            ),
             LayerPipeline(f"fused-lsa-pulled-w{world}", world, Mode.FUSED_LSA, pulled, own=(GEMM, "meet")),
             LayerPipeline(f"split-sdma-pulled-w{world}", world, Mode.SPLIT_SDMA, pulled, own=("meet",)),
             LayerPipeline(f"fused-sdma-1-pushed-w{world}", world, Mode.FUSED_SDMA, pushed),

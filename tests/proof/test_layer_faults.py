@@ -7,7 +7,6 @@ L6, an under-waited main loop, is in test_copies_in_flight.py and family `gemm`,
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -115,7 +114,9 @@ def test_l11_a_relaxed_counter() -> None:
 def test_l13_two_submitters_of_one_queue(pipeline: LayerPipeline) -> None:
     """Two workgroups of a GEMM, or two ops: who does not wait for its turn overtakes a doorbell."""
     kernel = GEMM if pipeline is PUT else "meet"
-    isa = changed(text(pipeline, kernel), r"v_cmp_eq_u64_e32 vcc, (v\[\d+:\d+\]), (v\[\d+:\d+\])\n", "s_mov_b64 vcc, exec\n")
+    isa = changed(
+        text(pipeline, kernel), r"v_cmp_eq_u64_e32 vcc, (v\[\d+:\d+\]), (v\[\d+:\d+\])\n", "s_mov_b64 vcc, exec\n"
+    )
     scenario = pipeline.calls if pipeline is PUT else pipeline.shared_queues
 
     def seeds() -> None:
@@ -151,12 +152,16 @@ class Moved:
         return getattr(self._window, name)
 
 
-def with_maps(pipeline: LayerPipeline, sizes: tuple[int, ...], seed: int, offset: Callable[[int, str], int | None]) -> None:
+def with_maps(
+    pipeline: LayerPipeline, sizes: tuple[int, ...], seed: int, offset: Callable[[int, str], int | None]
+) -> None:
     """Back-to-back calls whose window is laid out as offset(m, region) says; None: as it should be."""
 
     def rank(context: RankContext) -> list[torch.Tensor]:
         with pipeline.make(context, original, timeout_s=0.05) as op:
-            arguments = [pipeline.operands(seed, n, context.rank, m).arguments(pipeline.gemm) for n, m in enumerate(sizes)]
+            arguments = [
+                pipeline.operands(seed, n, context.rank, m).arguments(pipeline.gemm) for n, m in enumerate(sizes)
+            ]
             return list(recorded(op, sizes, arguments, offset))
 
     results = pipeline.new_world(seed, LAST_MOMENT).run(rank)

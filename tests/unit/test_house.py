@@ -83,11 +83,16 @@ AREAS = {
         "numpy torch",
         "compile.build",
     ),
+    "hwcheck": area(
+        "errors layout isa compile compile.store emulator runtime ar gemm op plan model",
+        "numpy torch",
+        "compile.build",
+    ),
     "integrations": area("errors layout ar gemm op plan", "torch", "runtime", "vllm sglang"),
     "commands": area(
         "errors layout model",
         "typer rich",
-        "isa audit compile compile.store compile.hsaco emulator runtime ar plan op proof",
+        "isa audit compile compile.store compile.hsaco emulator runtime ar plan op proof hwcheck",
         "matplotlib",
     ),
     "cli": area("errors commands", "typer rich"),
