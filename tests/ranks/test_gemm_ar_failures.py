@@ -103,9 +103,7 @@ def test_a_rank_that_never_calls(absence: str, way: Way) -> None:
             op(*layer(WORLD, M, 2).of(ctx.rank))
         waited = now(ctx) - start
         whom = "[01]" if way == STREAMED and ctx.rank == 2 else "1"
-        text = (
-            rf"rank {ctx.rank} waited 5 s for rank {whom} at the \w+ .*; rank {whom} is dead, stuck"
-        )
+        text = rf"rank {ctx.rank} waited 5 s for rank {whom} at the \w+ .*; rank {whom} is dead, stuck"
         assert re.search(text, str(caught.value)), str(caught.value)
         refuses(op, caught.value)
         return waited
