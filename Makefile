@@ -33,7 +33,7 @@ export CHECK_PYTHON
 .PHONY: demo test lint check setup clean same-python
 
 demo: $(STAMP)
-	$(VPY) benchmark/bench_ar.py --local-world 4 --m 128 --n 1024
+	$(VPY) benchmark/bench_gemm_ar.py --local-world 2 --m 512 --n 512 --k 256 --calls 2
 
 test: $(STAMP)
 	$(VPY) -m pytest -n $(JOBS) --dist worksteal $(ARGS)

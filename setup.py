@@ -57,10 +57,12 @@ setup(
         "Programming Language :: Python :: 3.13",
     ],
     packages=find_packages(include=["mori_gemm_ar", "mori_gemm_ar.*"]),
-    package_data={"mori_gemm_ar": ["py.typed", "kernels/device/*.ll", "model/*.json", "proof/*.json"]},
+    package_data={"mori_gemm_ar": ["py.typed", "kernels/device/*.ll", "model/*.json", "proof/*.json", "hwcheck/*.txt"]},
     include_package_data=False,
     zip_safe=False,
     python_requires=">=3.10,<3.14",
+    # Loaded by SGLang in each of its processes; does nothing unless it is switched on.
+    entry_points={"sglang.srt.plugins": ["mori_gemm_ar = mori_gemm_ar.integrations.sglang:register"]},
     install_requires=["torch>=2.6", "numpy"],
     extras_require=EXTRAS,
 )

@@ -175,11 +175,16 @@ def reference(case: Case, call: int, world_size: int) -> Reference:
 
 def wire_gate(case: Case, wire: Wire, expected: Reference, world_size: int) -> tuple[float, float]:
     """Least and largest relative L2 of a result that came over a lossy wire."""
-    if case.m * case.n >= MANY and world_size > 1:
+    return lossy_gate(wire, case.m * case.n, case.dtype, expected.spread, world_size)
+
+
+def lossy_gate(wire: Wire, elements: int, dtype: DType, spread: float, world_size: int) -> tuple[float, float]:
+    """The same for Gaussian data of which `spread` is known, see `Reference`."""
+    if elements >= MANY and world_size > 1:
         return _WIRE_GATES[wire]
     # Triangle inequality over the legs, and the rounding to the tensor's type.
-    scatter = _E4M3_ROUNDING * expected.spread if wire.both else 0.0
-    return 0.0, scatter + (1.0 + scatter) * (_E4M3_ROUNDING + 2.0 * _UNIT[case.dtype])
+    scatter = _E4M3_ROUNDING * spread if wire.both else 0.0
+    return 0.0, scatter + (1.0 + scatter) * (_E4M3_ROUNDING + 2.0 * _UNIT[dtype])
 
 
 def rounding_limit(case: Case, expected: Reference, world_size: int) -> float:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from benchmark.bench_emulator import BATCH, SIDE, reference_seconds
+from benchmark.gemm_check import FEW, MAX_REL_L2, deviation, product_bound
 from benchmark.report import git_commit, print_result, print_table, progress, versions
 from mori_gemm_ar.errors import MoriGemmArError
 from mori_gemm_ar.layout import BLayout, Recipe
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
     from mori_gemm_ar.gemm import GemmOp
 
-MAX_REL_L2 = 2.1e-3  # rounding to bf16 alone gives 1.66e-3
 REFERENCE_FLOPS = 2 * BATCH * SIDE**3
 
 
@@ -90,17 +90,13 @@ def _data(case: Case, call: int) -> _Data:
 
 def _failure(out: torch.Tensor, data: _Data, k: int) -> tuple[float, str | None]:
     """relL2, and what is wrong: an element past half an ulp of bf16 plus the rounding of a sum of k products."""
-    import torch
-
     reference, got = data.a @ data.b.t(), out.double().cpu()
-    ulp = torch.exp2(torch.floor(torch.log2(reference.abs().clamp_min(2.0**-126))) - 7)
-    bound = ulp / 2 + k * 2.0**-24 * (data.a.abs() @ data.b.abs().t())
-    wrong = torch.nonzero(~((got - reference).abs() <= bound))
-    rel_l2 = float((got - reference).norm() / reference.norm()) if reference.numel() else 0.0
-    if len(wrong):
-        at = tuple(wrong[0].tolist())
-        return rel_l2, f"{len(wrong)} elements differ, the first at {at}: {float(got[at])}, not {float(reference[at])}"
-    few = reference.numel() < 1000  # whose roundings may all fall on one side
+    found = deviation(got, reference, product_bound(reference, data.a.abs() @ data.b.abs().t(), k))
+    rel_l2 = found.rel_l2
+    if found.first is not None:
+        at = found.first
+        return rel_l2, f"{found.wrong} elements differ, the first at {at}: {float(got[at])}, not {float(reference[at])}"
+    few = reference.numel() < FEW
     return rel_l2, None if rel_l2 <= MAX_REL_L2 or few else f"relL2={rel_l2:.2e} must be at most {MAX_REL_L2}"
 
 

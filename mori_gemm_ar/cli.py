@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import typer
 
-from mori_gemm_ar.commands import audit, build, doctor, explain, model, prove
+from mori_gemm_ar.commands import audit, build, doctor, explain, hwcheck, model, prove
 
 app = typer.Typer(
     add_completion=False,
@@ -20,3 +20,4 @@ app.command("build")(build.build)
 app.command("audit")(audit.audit)
 app.command("doctor")(doctor.doctor)
 app.command("prove")(prove.prove)
+app.command("hwcheck")(hwcheck.hwcheck)

@@ -24,6 +24,7 @@ from mori_gemm_ar.layout import (
     gemm_candidates,
     select_gemm,
 )
+from mori_gemm_ar.layout.bands import BandsConfig
 from mori_gemm_ar.layout.fused import DEFAULT_STRIPE, FusedConfig, FusedGrid
 from mori_gemm_ar.layout.fused_rules import reason_not_fused_rows
 from mori_gemm_ar.layout.fused_window import FusedWindow
@@ -33,7 +34,7 @@ from mori_gemm_ar.layout.ownership import OwnerSlices
 from mori_gemm_ar.layout.pull import PullPhase, pull_config
 from mori_gemm_ar.layout.rules import reason_not_m, require
 from mori_gemm_ar.layout.sdma import SdmaPhase, Transport, sdma_config
-from mori_gemm_ar.layout.stream import StreamConfig, StreamPhase
+from mori_gemm_ar.layout.stream import STREAM_CHUNKS, StreamConfig, StreamPhase
 from mori_gemm_ar.layout.terms import ceil_div
 from mori_gemm_ar.model import Constants, Layer, Mode, Plan, Quant, Tail, load
 from mori_gemm_ar.model import Tile as ModelTile
@@ -136,6 +137,8 @@ class LayerSpec:
             yield from (sdma_config(self.world, DType.BF16, phase, self.wire) for phase in SdmaPhase)
             if self.wire.lossy:  # what only drains
                 yield sdma_config(self.world, DType.BF16, SdmaPhase.SCATTER)
+            if self.wire.both and Mode.FUSED_SDMA in self.modes:
+                yield BandsConfig(self.world)
         pushes = {_PUSH.get(mode, Transport.SDMA) for mode, gather in gathers if gather is Transport.LSA}
         yield from (pull_config(self.world, PullPhase.MEET, push, self.wire) for push in Transport if push in pushes)
         if pushes:
@@ -159,7 +162,8 @@ class LayerSpec:
         push = _PUSH[mode]
         stripe = min(self.tuning.stripe, ceil_div(self.n, tile.n)) if push is Transport.LSA else None
         signals = push is Transport.SDMA and self.tuning.tail is Tail.STREAMED
-        return FusedConfig(gemm, self.world, push, stripe, signals)
+        wire = self.wire if self.wire.both else Wire.EXACT
+        return FusedConfig(gemm, self.world, push, stripe, signals, wire)
 
     def window(self) -> FusedWindow:
         """The payload of the op's window."""
@@ -216,7 +220,7 @@ def plan_layer(spec: LayerSpec, m: int, *, engines: bool = True) -> LayerPlan:
         least = min(tile.m for tile in spec.tiles)
         why = reason_not_fused_rows(m, spec.world, least) or ""
         mode = Mode.SPLIT_LSA if why else mode
-    best = _best(spec, m, (mode,) if mode is not None else (AUTO_MODES if engines else (Mode.SPLIT_LSA,)))
+    best = _best(spec, m, (mode,) if mode is not None else (spec.modes if engines else (Mode.SPLIT_LSA,)))
     if best is None or best.plan.mode is Mode.SPLIT_LSA:
         return LayerPlan(m, Mode.SPLIT_LSA, gemm, why=why)
     return _tailed(spec, m, gemm, best.plan)
@@ -287,6 +291,8 @@ def _tuned(spec: LayerSpec, plan: Plan) -> Plan:
         plan = replace(plan, tile=ModelTile(tuning.tile.m, tuning.tile.n))
     if tuning.chunks is not None and plan.mode is Mode.FUSED_SDMA:
         plan = replace(plan, chunks=tuning.chunks)
+    if plan.tail is Tail.STREAMED:
+        plan = replace(plan, chunks=min(plan.chunks, STREAM_CHUNKS))
     gathers = spec.gathers(plan.mode)
     if len(gathers) == 1:
         plan = replace(plan, gather=ModelTransport(gathers[0].value))

@@ -25,6 +25,7 @@ from mori_gemm_ar.layout.gemm_terms import Tile
 from mori_gemm_ar.layout.ownership import OwnerSlices
 from mori_gemm_ar.layout.rules import reason_not_int, reason_not_member, reason_not_world
 from mori_gemm_ar.layout.sdma import Transport, reason_not_queues
+from mori_gemm_ar.layout.stream import STREAM_CHUNKS
 from mori_gemm_ar.layout.wire_terms import Wire
 from mori_gemm_ar.model import Mode, Tail
 from mori_gemm_ar.model.modes import FUSED
@@ -40,8 +41,8 @@ def reason_not_mode(mode: object, wire: Wire) -> str | None:
     reason = reason_not_member("mode", mode, Mode, 'use "auto", or Mode.FUSED_SDMA and its like')
     if reason is None and mode is Mode.GEMM_ONLY:
         reason = f"mode={Mode.GEMM_ONLY.value!r} must be a mode that reduces; GemmOp runs the product alone"
-    if reason is None and mode in FUSED and wire is Wire.FP8_BOTH:
-        reason = f"wire={wire.value!r} must be 'exact' or 'fp8' for a fused mode; use mode='split-sdma' or 'split-lsa'"
+    if reason is None and mode is Mode.FUSED_LSA and wire is Wire.FP8_BOTH:
+        reason = f"wire={wire.value!r} must be 'exact' or 'fp8' for mode={Mode.FUSED_LSA.value!r}; use 'fused-sdma'"
     return reason
 
 
@@ -74,6 +75,8 @@ def reason_not_tail(tuning: Tuning, wire: Wire) -> str | None:
         return f"tail={tuning.tail} must be {Tail.PHASED} or {Tail.STREAMED}; sums beside the GEMM are predicted only"
     if wire is not Wire.EXACT:
         return f"tail={tuning.tail} must be {Tail.PHASED} for wire={wire.value!r}; chunks are streamed as they are"
+    if tuning.chunks is not None and tuning.chunks > STREAM_CHUNKS:
+        return f"chunks={tuning.chunks} must be at most {STREAM_CHUNKS} for tail={tuning.tail}; longer ones save puts"
     if tuning.gather is Transport.LSA:
         return f"tail={tuning.tail} must be {Tail.PHASED} for gather={tuning.gather}; only pushed chunks are streamed"
     return None

@@ -3,5 +3,6 @@
 """Standalone all-reduces."""
 
 from mori_gemm_ar.ar.op import AllReduceOp
+from mori_gemm_ar.ar.transport import CopyEngines
 
-__all__ = ["AllReduceOp"]
+__all__ = ["AllReduceOp", "CopyEngines"]

@@ -26,6 +26,7 @@ class OpWindow:
     stride: int
     error: ErrorRecord
     queues: CopyQueues | None = None
+    bitcode: str = ""  # which amd-mori bitcode submits; "": our own code
 
     def at(self, region: str) -> int:
         """Address of a region of this rank's window."""

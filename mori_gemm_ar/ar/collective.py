@@ -11,6 +11,7 @@ from typing import Any
 
 from mori_gemm_ar.ar.call import Codes, OpWindow
 from mori_gemm_ar.ar.failures import failure_of
+from mori_gemm_ar.ar.sdma import describe_queues
 from mori_gemm_ar.compile.store import default_store
 from mori_gemm_ar.errors import CollectiveError, ConcurrentUseError, ConfigError
 from mori_gemm_ar.layout import WindowMap, signal_word
@@ -39,6 +40,7 @@ class CollectiveOp(Resource):
         self._owner = threading.get_ident()
         self._failure: CollectiveError | None = None
         self._busy = threading.Lock()
+        self._bitcode = ""  # whose code gives work to copy engines: ours
 
     # ---- creation --------------------------------------------------------------------------------------------
     def _load(self, configs: Iterable[Any]) -> None:
@@ -77,7 +79,10 @@ class CollectiveOp(Resource):
         self._rollback.add(error.close)
         stride = device_comm.per_rank_size
         base = memory.ptr - self.rank * stride
-        self._window = OpWindow(window, self.rank, memory.ptr, base, stride, error, device_comm.copy_queues)
+        self._window = OpWindow(
+            window, self.rank, memory.ptr, base, stride, error, device_comm.copy_queues, self._bitcode
+        )
+        describe_queues(self._window, self.target, device_comm, registered)
         return device_comm.copy_engine_fault
 
     def _start_epoch(self, epoch: int) -> None:

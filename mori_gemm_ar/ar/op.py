@@ -18,9 +18,9 @@ from mori_gemm_ar.ar.collective import CollectiveOp
 from mori_gemm_ar.ar.lsa import lsa_pipeline
 from mori_gemm_ar.ar.options import Options, checked_timeout
 from mori_gemm_ar.ar.plan import CallPlan, plan_call
-from mori_gemm_ar.ar.sdma import sdma_pipeline
+from mori_gemm_ar.ar.sdma import in_window, sdma_pipeline
 from mori_gemm_ar.ar.self_test import SelfTest
-from mori_gemm_ar.ar.transport import reconcile_engines
+from mori_gemm_ar.ar.transport import CopyEngines, reconcile_engines
 from mori_gemm_ar.errors import ConfigError
 from mori_gemm_ar.layout import MI355X, AllReduceProblem, DType, Stage, Wire, rules
 from mori_gemm_ar.layout.sdma import Transport, select_transport
@@ -52,6 +52,7 @@ class AllReduceOp(CollectiveOp):
     def __init__(self, world: World, target: Target, options: Options, timeout_s: float) -> None:
         super().__init__(world, target, timeout_s)
         self.max_bytes, self._options = options.max_bytes, options
+        self._bitcode = options.bitcode
         self._engines = False  # whether copy engines serve this op
 
     # ---- creation --------------------------------------------------------------------------------------------
@@ -66,7 +67,7 @@ class AllReduceOp(CollectiveOp):
         stage: Stage | None = None,
         dtypes: Sequence[torch.dtype] | None = None,
         transport: Transport | str = "auto",
-        queues: int = 1,
+        queues: int | CopyEngines = 1,
         wire: Wire | str = Wire.EXACT,
     ) -> AllReduceOp:
         """Collective: succeeds on every rank, or raises on every rank and leaves nothing behind.
@@ -78,7 +79,8 @@ class AllReduceOp(CollectiveOp):
         that the wire carries); their kernels are compiled or loaded here, and nothing is compiled later.
         transport: "lsa", "sdma" (an error where a rank has no copy engines), or "auto": copy engines for calls that
         are large enough, where all ranks have them; where one has none, load and store with a `TransportWarning`.
-        A world of one only copies. queues: copy-engine queues to each peer; a slice is split over them. wire: "exact",
+        A world of one only copies. queues: copy-engine queues to each peer; a slice is split over them; `CopyEngines`
+        also says whose device code posts, `CopyEngines(queues=1, cco_device="mori")`, rocm only. wire: "exact",
         or what the links carry instead, with a loss: "fp8", "fp8-both" or "fp8-row", see `Wire`; always in two stages.
         Errors: `ConfigError` for bad arguments; `CollectiveSetupError` naming the rank and step that failed;
         `RendezvousError` naming a rank that does not come.
@@ -94,7 +96,7 @@ class AllReduceOp(CollectiveOp):
             require_equal(
                 world,
                 "compare arguments",
-                "max_bytes, stage, dtypes, transport, queues and wire",
+                "max_bytes, stage, dtypes, transport, queues, wire and cco_device",
                 op._options.compared,
             )
             require_equal(world, "compare devices", "device", op.target.name)
@@ -113,7 +115,7 @@ class AllReduceOp(CollectiveOp):
     def _checked(cls, world: World, device: str, timeout_s: object, asked: tuple[Any, ...]) -> AllReduceOp:
         options = Options.checked(world.size, *asked)
         target = world.target(device)
-        return cls(world, target, options, checked_timeout(timeout_s, target.default_timeout_s))
+        return cls(world, target, options.on(target), checked_timeout(timeout_s, target.default_timeout_s))
 
     def self_test(self) -> None:
         """Collective: move known data over every leg of every transport that this op uses, and check every element.
@@ -153,7 +155,7 @@ class AllReduceOp(CollectiveOp):
         )
 
     def _run_test(self, transport: Transport, call: Call) -> None:
-        self.target.submit(_PIPELINES[transport](self._require_window(), self._codes, call))
+        self._submit(transport, call)
         self.target.synchronize()
         self._raise_failure()
 
@@ -249,7 +251,13 @@ class AllReduceOp(CollectiveOp):
         transport = Transport.LSA if exact else self._transport(problem)
         places = operands.source.data_ptr(), operands.destination.data_ptr()
         call = Call(problem, *places, self._budget, stage, wire, wires.columns_of(wire, operands.source))
-        self.target.submit(_PIPELINES[transport](self._require_window(), self._codes, call))
+        self._submit(transport, call)
+
+    def _submit(self, transport: Transport, call: Call) -> None:
+        window = self._require_window()
+        if transport is Transport.SDMA:
+            call = in_window(window, self.target, call)
+        self.target.submit(_PIPELINES[transport](window, self._codes, call))
 
 
 __all__ = ["AllReduceOp", "CallPlan"]

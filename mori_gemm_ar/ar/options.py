@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -12,17 +13,22 @@ import torch
 from mori_gemm_ar.ar import wire as wires
 from mori_gemm_ar.ar.arguments import TORCH_DTYPES
 from mori_gemm_ar.ar.sdma import sdma_configs
-from mori_gemm_ar.ar.transport import transport_named, wants_engines
+from mori_gemm_ar.ar.transport import AUTO, CopyEngines, transport_named, wants_engines
+from mori_gemm_ar.compile.mori_bitcode import digest_of
 from mori_gemm_ar.errors import ConfigError
 from mori_gemm_ar.layout import AllReduceConfig, Stage, WindowMap, Wire, allreduce_window, rules
-from mori_gemm_ar.layout.sdma import SdmaConfig, Transport, probe_bytes, reason_not_queues, sdma_window
+from mori_gemm_ar.layout.sdma import CcoDevice, SdmaConfig, Transport, probe_bytes, sdma_window
+from mori_gemm_ar.runtime import Target
 
 MAX_TIMEOUT_S = 24 * 3600.0  # a budget of this many 100 MHz ticks is far from overflowing 64 bits
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Equal on all ranks. `transport=None` and `stage=None` leave the choice to each call's size."""
+    """Equal on all ranks. `transport=None` and `stage=None` leave the choice to each call's size.
+
+    bitcode: which amd-mori bitcode submits, as `SdmaConfig.bitcode`; known when there is a target, see `on`.
+    """
 
     world: int
     max_bytes: int
@@ -31,6 +37,8 @@ class Options:
     transport: Transport | None
     queues: int
     wire: Wire = Wire.EXACT
+    cco_device: CcoDevice = CcoDevice.OWN
+    bitcode: str = ""
 
     @classmethod
     def checked(
@@ -40,7 +48,7 @@ class Options:
         stage: Stage | None,
         dtypes: Sequence[torch.dtype] | None,
         transport: Transport | str,
-        queues: int,
+        queues: int | CopyEngines,
         wire: Wire | str = Wire.EXACT,
     ) -> Options:
         """Raises `ConfigError` for the first argument that breaks a rule."""
@@ -56,8 +64,22 @@ class Options:
         asked = transport_named(transport)
         if stage is not None and asked is Transport.SDMA:
             raise ConfigError(f"stage={stage} must be None with transport='sdma'; only load and store has stages")
-        rules.require(reason_not_queues(queues))
-        return cls(world, max_bytes, stage, tuple(dtypes), asked, queues, wire)
+        engines = CopyEngines.of(queues)
+        device = engines.device if world > 1 else CcoDevice.OWN  # a world of one only copies
+        options = cls(world, max_bytes, stage, tuple(dtypes), asked, engines.queues, wire, device)
+        if device is CcoDevice.MORI and not options.wants_engines:
+            name = AUTO if asked is None else asked.value
+            raise ConfigError(
+                f"cco_device='mori' must go with copy engines, but none are used with transport={name!r}, "
+                f"stage={stage} and max_bytes={max_bytes}; use transport='sdma', or cco_device='own'"
+            )
+        return options
+
+    def on(self, target: Target) -> Options:
+        """With what the target has. Raises `ConfigError`, or `MissingDependencyError` for want of mori's bitcode."""
+        if self.cco_device is CcoDevice.OWN:
+            return self
+        return dataclasses.replace(self, bitcode=digest_of(target.mori_bitcode()))
 
     @property
     def wants_engines(self) -> bool:
@@ -67,7 +89,8 @@ class Options:
     @property
     def compared(self) -> tuple[object, ...]:
         """What all ranks have to give alike, in a form that a message can show."""
-        return self.max_bytes, self.stage, tuple(map(str, self.dtypes)), self.transport, self.queues, self.wire.value
+        own = self.max_bytes, self.stage, tuple(map(str, self.dtypes)), self.transport, self.queues, self.wire.value
+        return (*own, self.cco_device.value, self.bitcode) if self.bitcode else (*own, self.cco_device.value)
 
     def configs(self) -> Iterator[AllReduceConfig | SdmaConfig]:
         """Kernels that calls may need."""
@@ -77,13 +100,13 @@ class Options:
         elif self.wire.lossy:
             yield wires.measuring_config(self.world)
         if self.wants_engines:
-            yield from sdma_configs(self.world, elements, self.wire)
+            yield from sdma_configs(self.world, elements, self.wire, self.bitcode)
 
     def window(self) -> WindowMap:
         """The op's window; with copy engines it has room for a self-test of every queue."""
         if self.wants_engines:
             probe = probe_bytes(self.world, self.queues, self.wire)
-            return sdma_window(max(self.max_bytes, probe), self.world, self.wire)
+            return sdma_window(max(self.max_bytes, probe), self.world, self.wire, self.cco_device)
         return allreduce_window(self.max_bytes, self.world, self.wire)
 
 

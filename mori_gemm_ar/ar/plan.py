@@ -26,7 +26,7 @@ def plan_call(
 ) -> CallPlan:
     """The plan of a call. `columns`: elements of a row, where the wire scales rows."""
     if transport is Transport.SDMA:
-        reduce = sdma_config(problem.world, problem.dtype, SdmaPhase.REDUCE, options.wire)
+        reduce = sdma_config(problem.world, problem.dtype, SdmaPhase.REDUCE, options.wire, options.bitcode)
         return CallPlan(transport, reduce, sdma_geometry(problem, reduce, MI355X, columns).blocks, in_window)
     config = select_config(problem, MI355X, options.stage, in_window, options.wire)
     return CallPlan(transport, config, lsa_geometry(problem, config, MI355X, columns).blocks, in_window)

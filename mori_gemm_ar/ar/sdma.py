@@ -12,16 +12,19 @@ from mori_gemm_ar.errors import ConfigError
 from mori_gemm_ar.layout import MI355X, WAVE_LANES, DType, LaunchGeometry, Stage, Wire, WireSplit, call_tag
 from mori_gemm_ar.layout.sdma import ByteSlices, SdmaConfig, SdmaPhase, sdma_config, sdma_geometry
 from mori_gemm_ar.layout.wire_terms import RUN
-from mori_gemm_ar.runtime import Launch, Pipeline
+from mori_gemm_ar.runtime import Launch, Pipeline, Target
+from mori_gemm_ar.runtime.target import Closable, DeviceComm
 
 _NO_WAVE = 2**32 - 1
 
 
-def sdma_configs(world: int, dtypes: Iterable[DType], wire: Wire = Wire.EXACT) -> Iterator[SdmaConfig]:
+def sdma_configs(
+    world: int, dtypes: Iterable[DType], wire: Wire = Wire.EXACT, bitcode: str = ""
+) -> Iterator[SdmaConfig]:
     """The kernels that calls of these types need."""
     for dtype in dtypes:
         for phase in SdmaPhase:
-            yield sdma_config(world, dtype, phase, wire)
+            yield sdma_config(world, dtype, phase, wire, bitcode)
 
 
 def sdma_pipeline(window: OpWindow, codes: Codes, call: Call) -> Pipeline:
@@ -41,7 +44,7 @@ def _launch(window: OpWindow, codes: Codes, call: Call, phase: SdmaPhase) -> Lau
     if phase is SdmaPhase.SCATTER and call.scattered:
         # Nothing is left to put: the kernel waits for its queues and meets the peers.
         wire, problem = Wire.EXACT, replace(problem, numel=0)
-    config = sdma_config(problem.world, problem.dtype, phase, wire)
+    config = sdma_config(problem.world, problem.dtype, phase, wire, window.bitcode)
     geometry = sdma_geometry(call.problem, config, MI355X, call.columns, call.slice_elements)
     transport = _transport_arguments(window, call)
     if wire.lossy:
@@ -50,6 +53,26 @@ def _launch(window: OpWindow, codes: Codes, call: Call, phase: SdmaPhase) -> Lau
         slices = ByteSlices.of(problem, call.slice_elements)
         own = (slices.total, slices.part, *transport)
     return launch(window, codes, call, config, geometry, (*own, call.budget, window.error.address))
+
+
+def describe_queues(window: OpWindow, target: Target, comm: DeviceComm, registered: Closable) -> None:
+    """With amd-mori's device code: put into the window what that takes for each queue, in place of their handles."""
+    if window.bitcode and window.queues is not None:
+        table = window.at("records")
+        target.write(table, comm.put_records(registered, window.address))
+        window.queues = replace(window.queues, table=table)
+
+
+def in_window(window: OpWindow, target: Target, call: Call) -> Call:
+    """The call with its input where the code that submits can send it from; mori's sends window memory only.
+
+    Otherwise a copy is queued. What peers read of the input by load and store they have read when that call has ended.
+    """
+    inside = call.source == window.at("input") or call.wire.both  # both legs: partials are sent
+    if not window.bitcode or inside or not call.problem.nbytes:
+        return call
+    target.copy(window.at("input"), call.source, call.problem.nbytes)
+    return replace(call, source=window.at("input"))
 
 
 def slot_bytes(window: OpWindow, region: str, world: int) -> int:

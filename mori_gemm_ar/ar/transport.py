@@ -5,13 +5,42 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 
 from mori_gemm_ar.errors import ConfigError, TransportWarning
-from mori_gemm_ar.layout import MI355X
-from mori_gemm_ar.layout.sdma import Transport
+from mori_gemm_ar.layout import MI355X, rules
+from mori_gemm_ar.layout.sdma import CcoDevice, Transport, reason_not_queues
 from mori_gemm_ar.runtime import World
 
 AUTO = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class CopyEngines:
+    """How an op uses copy engines: queues to each peer, and whose device code posts, "own" or "mori" (`CcoDevice`).
+
+    Raises `ConfigError` for another value.
+    """
+
+    queues: int = 1
+    cco_device: CcoDevice | str = CcoDevice.OWN
+
+    def __post_init__(self) -> None:
+        rules.require(reason_not_queues(self.queues))
+        if self.cco_device not in (*CcoDevice, *(device.value for device in CcoDevice)):
+            legal = ", ".join(repr(device.value) for device in CcoDevice)
+            raise ConfigError(f"cco_device={self.cco_device!r} must be one of {legal}")
+        object.__setattr__(self, "cco_device", CcoDevice(self.cco_device))
+
+    @classmethod
+    def of(cls, asked: int | CopyEngines) -> CopyEngines:
+        """What `queues` of `create` says: a number, or everything."""
+        return asked if isinstance(asked, CopyEngines) else cls(asked)
+
+    @property
+    def device(self) -> CcoDevice:
+        """Whose device code posts."""
+        return CcoDevice(self.cco_device)
 
 
 def transport_named(name: object) -> Transport | None:

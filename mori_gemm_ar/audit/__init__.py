@@ -7,16 +7,8 @@
 
 from __future__ import annotations
 
-from mori_gemm_ar.audit.contracts import (
-    KernelContract,
-    Poll,
-    Posts,
-    Publish,
-    Spelling,
-    contract_named,
-    contract_of,
-    undeclared,
-)
+from mori_gemm_ar.audit.contract import KernelContract, Poll, Posts, Publish, Spelling, undeclared
+from mori_gemm_ar.audit.contracts import contract_named, contract_of
 from mori_gemm_ar.audit.engine import audit_kernel, audit_text, verdict
 from mori_gemm_ar.audit.figures import Figures, Step, figures_of
 from mori_gemm_ar.audit.findings import AuditReport, Finding, RuleResult

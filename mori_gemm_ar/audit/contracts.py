@@ -10,116 +10,49 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
+from mori_gemm_ar.audit.contract import (
+    AGENT_LOOK,
+    ARRIVAL,
+    BESIDE_GEMM,
+    CLAIM,
+    DRAIN_POLL,
+    DRAIN_SCOPED,
+    MAX_SGPR,
+    POLL,
+    PUT_SCOPED,
+    PUT_STORES,
+    RECORD,
+    SIGNAL,
+    SIGNAL_STORES,
+    KernelContract,
+    Poll,
+    Posts,
+    Publish,
+    Spelling,
+    counted,
+    undeclared,
+)
+from mori_gemm_ar.audit.gemm_contracts import (
+    FUSED_NAME,
+    GEMM_NAME,
+    QUANTIZE_NAME,
+    SMALL_NAME,
+    fused_named,
+    fused_of,
+    gemm_named,
+    gemm_of,
+    quantize_contract,
+    small_gemm_contract,
+)
 from mori_gemm_ar.audit.policies import Policy
 from mori_gemm_ar.errors import IsaError
-
-MAX_SGPR = 102  # what a wave can have; the count of the metadata adds vcc and traps
-MAX_VGPR = 512  # architectural and accumulation registers together, at one wave per SIMD
-
-
-@dataclass(frozen=True, slots=True)
-class Spelling:
-    """A memory instruction as it has to be written: mnemonic and cache policy."""
-
-    name: str
-    policy: Policy = Policy.PLAIN
-
-    def __str__(self) -> str:
-        return f"{self.name} {self.policy.value}".strip()
-
-
-@dataclass(frozen=True, slots=True)
-class Publish:
-    """An instruction that tells others of data: a flag or an electing counter. `release`: what must come before it.
-
-    None: it tells of what engines have copied or earlier kernels wrote; the kernel has no stores of its own to release.
-    """
-
-    access: Spelling
-    release: Policy | None
-    count: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Poll:
-    """A wait loop: the load it repeats, and the invalidate that must follow before anything is read."""
-
-    access: Spelling
-    acquire: Policy
-    count: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Posts:
-    """Work for copy engines: at how many places, and what must be released before.
-
-    None: the kernel posts only what earlier kernels wrote, and they have released it by ending.
-    """
-
-    count: int
-    release: Policy | None = Policy.SC1
-
-
-@dataclass(frozen=True, slots=True)
-class KernelContract:
-    """Declarations of one kernel. None means that the kernel declares nothing there, and nothing is checked."""
-
-    name: str
-    declared: bool = True  # False: nobody wrote a contract for it
-    waves: int | None = None  # in a workgroup
-    max_vgpr: int | None = None
-    max_sgpr: int | None = None
-    lds_bytes: int | None = None
-    releases: int | None = None  # L2 writebacks in the text; one wave of a block executes one between two barriers
-    publishes: tuple[Publish, ...] = ()
-    polls: tuple[Poll, ...] | None = None
-    posts: Posts | None = None
-    # Every access that is not plain, with its number in the text.
-    scoped: tuple[tuple[Spelling, int], ...] | None = None
-    stores: tuple[tuple[Spelling, int], ...] | None = None  # every store to global memory
-    mfma_per_k_step: int | None = None  # of one wave
-    peer_row: str = ""  # the row of the published kernel that does the same
-
-    def __post_init__(self) -> None:
-        for name in ("waves", "max_vgpr", "max_sgpr", "mfma_per_k_step"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise IsaError(f"{name}={value} must be at least 1; use None to declare nothing")
-
-
-def undeclared(name: str) -> KernelContract:
-    """The contract of a kernel that declares nothing."""
-    return KernelContract(name, declared=False)
-
-
-# ---- copy engines: what one put, the signal of one and one drain add to `scoped` and `stores` of a kernel ----------
-
-_DWORDS = {policy: Spelling("global_store_dwordx2", policy) for policy in (Policy.SC1, Policy.SYSTEM)}
-_LOOKS = {policy: Spelling("global_load_dwordx2", policy) for policy in (Policy.SC1, Policy.SYSTEM)}
-# Write pointer, turn and last seen read pointer; the doorbell.
-_TELLS = ((_DWORDS[Policy.SC1], 3), (_DWORDS[Policy.SYSTEM], 1))
-# The reservation; the last seen read pointer and the turn, twice; the read pointer.
-PUT_SCOPED = (
-    (Spelling("global_atomic_add_x2", Policy.SC0), 1), (_LOOKS[Policy.SC1], 3), (_LOOKS[Policy.SYSTEM], 1), *_TELLS,
-)  # fmt: skip
-PUT_STORES = ((Spelling("global_store_dwordx4"), 2), *_TELLS)
-SIGNAL_STORES = ((Spelling("global_store_dwordx4"), 2),)  # beside those of its put
-DRAIN_SCOPED = ((_LOOKS[Policy.SC1], 1), (_LOOKS[Policy.SYSTEM], 1))
-DRAIN_POLL = _LOOKS[Policy.SYSTEM]
-
 
 # ---- all-reduce ---------------------------------------------------------------------------------------------------
 
 _ELEMENT_STORE = {2: "global_store_short", 4: "global_store_dword"}
-_SIGNAL = Spelling("global_store_dwordx2", Policy.SYSTEM)
-_POLL = Spelling("global_load_dwordx2", Policy.SYSTEM)
-_CLAIM = Spelling("global_atomic_cmpswap", Policy.SC0)
-# The error record: last word, then four words, then four with the status.
-_RECORD = ((Spelling("global_store_dword", Policy.SYSTEM), 1), (Spelling("global_store_dwordx4", Policy.SYSTEM), 2))
-_BESIDE_GEMM = 64  # vector registers that a block may have to fit beside one of a GEMM
 
 
 def _wire_stores(wire: str, world: int) -> list[tuple[Spelling, int]]:
@@ -140,7 +73,7 @@ def all_reduce_contract(
 ) -> KernelContract:
     """The load/store all-reduce. `default`: the compile key has defaults only, so that a published row fits it."""
     element, pack = Spelling(_ELEMENT_STORE[element_bytes]), Spelling("global_store_dwordx4")
-    common: dict[str, Any] = {"waves": threads // 64, "max_vgpr": _BESIDE_GEMM, "max_sgpr": MAX_SGPR}
+    common: dict[str, Any] = {"waves": threads // 64, "max_vgpr": BESIDE_GEMM, "max_sgpr": MAX_SGPR}
     if world == 1:
         return KernelContract(
             name, **common, lds_bytes=0, releases=0, polls=(), scoped=(), stores=counted((pack, 1), (element, 1))
@@ -155,23 +88,15 @@ def all_reduce_contract(
         **common,
         lds_bytes=4,
         releases=1,
-        publishes=(Publish(_SIGNAL, release=Policy.SYSTEM),),
-        polls=(Poll(_POLL, acquire=Policy.SYSTEM),),
+        publishes=(Publish(SIGNAL, release=Policy.SYSTEM),),
+        polls=(Poll(POLL, acquire=Policy.SYSTEM),),
         scoped=counted(
-            (_SIGNAL, 1), (_POLL, 1), (_CLAIM, 1), *_RECORD,
+            (SIGNAL, 1), (POLL, 1), (CLAIM, 1), *RECORD,
             (Spelling("buffer_wbl2", Policy.SYSTEM), 1), (Spelling("buffer_inv", Policy.SYSTEM), 1),
         ),
-        stores=counted(*data, (epoch, 1), (_SIGNAL, 1), *_RECORD),
+        stores=counted(*data, (epoch, 1), (SIGNAL, 1), *RECORD),
         peer_row=f"LSA all-reduce {stages}-stage" if default and world == 8 and element_bytes == 2 else "",
     )  # fmt: skip
-
-
-def counted(*rows: tuple[Spelling, int]) -> tuple[tuple[Spelling, int], ...]:
-    """Rows with equal spellings added up."""
-    counts: dict[Spelling, int] = {}
-    for spelling, count in rows:
-        counts[spelling] = counts.get(spelling, 0) + count
-    return tuple(counts.items())
 
 
 def _all_reduce_of(config: Any) -> KernelContract:
@@ -197,20 +122,18 @@ def _all_reduce_named(match: re.Match[str]) -> KernelContract:
 
 # ---- all-reduce by copy engines -------------------------------------------------------------------------------------
 
-_EPOCH_LOOK = Spelling("global_load_dword", Policy.SC1)
 _FLAG_POLLS = (Poll(DRAIN_POLL, acquire=Policy.SYSTEM, count=2),)  # the drain, then the peers' flags
 # Beside put and drain: the flag and its wait, the claim and the record of two failures, whether an earlier kernel of
 # the call has failed, and the epoch.
 _EXCHANGE_SCOPED = (
-    *PUT_SCOPED, *DRAIN_SCOPED, (_SIGNAL, 1), (_POLL, 1), (_CLAIM, 2), *_RECORD, *_RECORD, (_EPOCH_LOOK, 2),
+    *PUT_SCOPED, *DRAIN_SCOPED, (SIGNAL, 1), (POLL, 1), (CLAIM, 2), *RECORD, *RECORD, (AGENT_LOOK, 2),
 )  # fmt: skip
-_EXCHANGE_STORES = (*PUT_STORES, (_SIGNAL, 1), *_RECORD, *_RECORD)
+_EXCHANGE_STORES = (*PUT_STORES, (SIGNAL, 1), *RECORD, *RECORD)
 
 
 _SYSTEM_INV = (Spelling("buffer_inv", Policy.SYSTEM), 1)  # what peers' engines wrote
-_ARRIVAL = Spelling("global_atomic_inc", Policy.SC0)
 _HAND_OVER_SCOPED = (
-    (_ARRIVAL, 1), (Spelling("buffer_wbl2", Policy.SYSTEM), 1), (Spelling("buffer_inv", Policy.SC1), 1),
+    (ARRIVAL, 1), (Spelling("buffer_wbl2", Policy.SYSTEM), 1), (Spelling("buffer_inv", Policy.SC1), 1),
 )  # fmt: skip
 
 
@@ -236,7 +159,7 @@ def sdma_contract(
 ) -> KernelContract:
     """A kernel of the copy-engine all-reduce between two ranks or more."""
     common: dict[str, Any] = {
-        "waves": threads // 64, "max_vgpr": _BESIDE_GEMM, "max_sgpr": MAX_SGPR, "lds_bytes": 0,
+        "waves": threads // 64, "max_vgpr": BESIDE_GEMM, "max_sgpr": MAX_SGPR, "lds_bytes": 0,
     }  # fmt: skip
     data = _sdma_data(phase, element_bytes, wire, world)
     if phase == "gather":
@@ -246,7 +169,7 @@ def sdma_contract(
             name,
             **common,
             releases=0,
-            publishes=(Publish(_SIGNAL, release=None),),
+            publishes=(Publish(SIGNAL, release=None),),
             polls=_FLAG_POLLS,
             posts=Posts(1, None),
             scoped=counted(*_EXCHANGE_SCOPED),
@@ -258,7 +181,7 @@ def sdma_contract(
         name,
         **common,
         releases=1,
-        publishes=(Publish(_ARRIVAL, release=Policy.SYSTEM), Publish(_SIGNAL, release=Policy.SYSTEM)),
+        publishes=(Publish(ARRIVAL, release=Policy.SYSTEM), Publish(SIGNAL, release=Policy.SYSTEM)),
         polls=_FLAG_POLLS,
         posts=Posts(1, Policy.SYSTEM),
         scoped=counted(*_EXCHANGE_SCOPED, *_HAND_OVER_SCOPED, *acquire, *epoch),
@@ -267,13 +190,15 @@ def sdma_contract(
 
 
 def _sdma_of(config: Any) -> KernelContract:
+    if config.bitcode:  # amd-mori's code submits, and declares nothing to us
+        return undeclared(config.kernel_name)
     wire = config.wire.label if config.wire.lossy else ""
     return sdma_contract(
         config.kernel_name, config.phase.value, config.dtype.nbytes, config.threads, config.world, wire
     )
 
 
-_SDMA_NAME = re.compile(r"^sdma_(scatter|reduce|gather)_w([2-8])_(bf16|fp16|fp32)(?:_t(\d+))?(?:_(fp8\w*))?$")
+_SDMA_NAME = re.compile(r"^sdma_(scatter|reduce|gather)_w([2-8])_(bf16|fp16|fp32)(?:_t(\d+))?(?:_(fp8(?:both|row)?))?$")
 
 
 def _sdma_named(match: re.Match[str]) -> KernelContract:
@@ -283,53 +208,101 @@ def _sdma_named(match: re.Match[str]) -> KernelContract:
     return sdma_contract(match[0], phase, 4 if match[3] == "fp32" else 2, threads, int(match[2]), wire)
 
 
-# ---- GEMM ---------------------------------------------------------------------------------------------------------
+# ---- the pulled tail -----------------------------------------------------------------------------------------------
 
-_GEMM_WAVES = 8
-_BESIDE_REDUCE = 192  # vector registers of two GEMM waves that leave room for waves of 64 on a SIMD: 2 x 192 + 128
-_ALL_VGPRS = 256  # at two waves per SIMD
-_PACK_STORE = Spelling("buffer_store_dwordx4")
-_LOCAL: dict[str, Any] = {"releases": 0, "polls": (), "scoped": (), "max_sgpr": MAX_SGPR}  # nobody else waits for it
-_PEER_TILES = {
-    ("blockscale", 128, 256): "GEMM blockscale 128x256",
-    ("ptpc", 128, 256): "GEMM ptpc 128x256",
-    ("ptpc", 256, 256): "GEMM ptpc 256x256",
-    ("mxfp8", 256, 256): "GEMM mxfp8 256x256",
-    ("mxfp8", 256, 128): "GEMM mxfp8 256x128 (narrow)",
-}
+_EPOCH = (Spelling("global_store_dword", Policy.SC1), 1)
 
 
-def gemm_contract(name: str, recipe: str, rows: int, columns: int) -> KernelContract:
-    """The tiled GEMM: C leaves in packs of 16 bytes, each thread storing its share of a tile of bf16."""
-    tiles = rows * columns // 256 // _GEMM_WAVES  # of 16 x 16, for each wave: one matrix operation per 128 of K
+def pull_contract(name: str, phase: str, push: str, world: int, wire: str = "") -> KernelContract:
+    """A kernel of the tail that pulls."""
+    common: dict[str, Any] = {"max_vgpr": BESIDE_GEMM, "max_sgpr": MAX_SGPR}
+    if phase == "meet":
+        return _meet_contract(name, push, common)
+    common["waves"] = _DEFAULT_THREADS // 64
+    fences = [(Spelling(f"buffer_{fence}", Policy.SYSTEM), 1) for fence in ("wbl2", "inv")]
+    bounded = [Spelling(f"buffer_store_{width}") for width in ("dwordx4", "dwordx2", "byte")]
+    if phase == "sum":
+        data = [(bounded[1], 1), (bounded[2], 1)] if wire else [(Spelling("global_store_dwordx4"), 1)]
+        return KernelContract(
+            name, **common, lds_bytes=0, releases=1, ends=Policy.SYSTEM, polls=(), posts=Posts(0),
+            scoped=counted(*fences), stores=counted(*data),
+        )  # fmt: skip
     return KernelContract(
         name,
-        waves=_GEMM_WAVES,
-        max_vgpr=_ALL_VGPRS if rows == columns else _BESIDE_REDUCE,
-        stores=((_PACK_STORE, rows * columns * 2 // (_GEMM_WAVES * 64 * 16)),),
-        mfma_per_k_step=tiles,
-        peer_row=_PEER_TILES.get((recipe, rows, columns), ""),
-        **_LOCAL,
+        **common,
+        lds_bytes=4,
+        releases=1,
+        publishes=(Publish(SIGNAL, release=Policy.SYSTEM),),
+        polls=(Poll(POLL, acquire=Policy.SYSTEM),),
+        posts=Posts(0),
+        scoped=counted((AGENT_LOOK, 1), (SIGNAL, 1), (POLL, 1), (CLAIM, 1), *RECORD, *fences),
+        stores=counted((bounded[0], world), (Spelling("global_store_dword"), 1), (SIGNAL, 1), *RECORD),
     )
 
 
-def small_gemm_contract(name: str, rows: int) -> KernelContract:
-    """The GEMM for few rows: eight waves share K, each holding all rows of 16 columns."""
+def _meet_contract(name: str, push: str, common: dict[str, Any]) -> KernelContract:
+    """Ranks meet; where engines push, what the GEMM has not put is put first, and the queues are drained."""
+    common |= {"waves": 1, "lds_bytes": 0, "releases": 0, "publishes": (Publish(SIGNAL, release=None),)}
+    if push == "sdma":
+        return KernelContract(
+            name, **common, polls=_FLAG_POLLS, posts=Posts(1, None),
+            scoped=counted(*_EXCHANGE_SCOPED, _EPOCH), stores=counted(*_EXCHANGE_STORES, _EPOCH),
+        )  # fmt: skip
+    stores = (SIGNAL, 1), *RECORD, _EPOCH
     return KernelContract(
-        name, waves=_GEMM_WAVES, max_vgpr=128, stores=((_PACK_STORE, 1),), mfma_per_k_step=rows // 16, **_LOCAL
-    )
+        name, **common, polls=(Poll(POLL, acquire=Policy.SYSTEM),), posts=Posts(0),
+        scoped=counted((AGENT_LOOK, 2), (POLL, 1), (CLAIM, 1), *stores), stores=counted(*stores),
+    )  # fmt: skip
 
 
-def quantize_contract(name: str, recipe: str) -> KernelContract:
-    """The quantisers: 8 bytes of fp8 for each lane, and a scale of fp32 or E8M0."""
-    scale = Spelling("buffer_store_byte" if recipe == "mxfp8" else "buffer_store_dword")
-    stores = ((Spelling("buffer_store_dwordx2"), 1), (scale, 1))
-    return KernelContract(name, waves=4, max_vgpr=_BESIDE_GEMM, stores=stores, lds_bytes=0, **_LOCAL)
+def _pull_of(config: Any) -> KernelContract:
+    wire = config.wire.label if config.wire.lossy else ""
+    return pull_contract(config.kernel_name, config.phase.value, config.push.value, config.world, wire)
 
 
-_GEMM_NAME = re.compile(r"^gemm_(ptpc|blockscale|mxfp8)_(\d+)x(\d+)_n\d+_k\d+_\w+$")
-_SMALL_NAME = re.compile(r"^gemm_small_\w+_m(\d+)_n\d+_k\d+_\w+$")
-_QUANTIZE_NAME = re.compile(r"^quantize_(blockscale|mxfp8)_k\d+$")
+_PULL_NAME = re.compile(r"^tail_(?:(meet)_w([2-8])_(sdma|lsa)|(sum|pull)_w([2-8])(_fp8)?)$")
+
+
+def _pull_named(match: re.Match[str]) -> KernelContract:
+    wire = (match[6] or "").removeprefix("_")
+    return pull_contract(match[0], match[1] or match[4], match[3] or "", int(match[2] or match[5]), wire)
+
+
+# ---- the streamed tail, and the reduce of bands --------------------------------------------------------------------
+
+
+def stream_contract(name: str, phase: str) -> KernelContract:
+    """A kernel of the streamed tail. Chunks are counted by engines, and a wave polls their counts as it polls flags."""
+    acquire = (Spelling("buffer_inv", Policy.SYSTEM), 1)
+    if phase == "end":
+        # Queues, flags and chunks, each with a record; whether the call has failed, its epoch and a chunk's count.
+        records = (*RECORD, *RECORD, *RECORD)
+        scoped = (*DRAIN_SCOPED, (SIGNAL, 1), (POLL, 2), (CLAIM, 3), (AGENT_LOOK, 3), acquire, _EPOCH, *records)
+        return KernelContract(
+            name, waves=1, max_sgpr=MAX_SGPR, max_vgpr=BESIDE_GEMM, lds_bytes=0, releases=0,
+            publishes=(Publish(SIGNAL, release=None),), polls=(Poll(POLL, acquire=Policy.SYSTEM, count=3),),
+            posts=Posts(0), scoped=counted(*scoped),
+            stores=counted((SIGNAL, 1), (Spelling("global_store_dword"), 1), _EPOCH, *records),
+        )  # fmt: skip
+    posted = (*PUT_SCOPED, *_HAND_OVER_SCOPED, (POLL, 1), (CLAIM, 2), (AGENT_LOOK, 5), acquire, *RECORD, *RECORD)
+    return KernelContract(
+        name, waves=_DEFAULT_THREADS // 64, max_sgpr=MAX_SGPR, max_vgpr=2 * BESIDE_GEMM, lds_bytes=4, releases=1,
+        publishes=(Publish(ARRIVAL, release=Policy.SYSTEM),), polls=(Poll(POLL, acquire=Policy.SYSTEM),),
+        posts=Posts(1, Policy.SYSTEM), scoped=counted(*posted),
+        stores=counted((Spelling("global_store_dwordx4"), 1), *PUT_STORES, *SIGNAL_STORES, *RECORD, *RECORD),
+    )  # fmt: skip
+
+
+def bands_contract(name: str) -> KernelContract:
+    """The reduce of a GEMM that quantises: that of both legs in fp8 without a short group."""
+    like = sdma_contract(name, "reduce", 2, _DEFAULT_THREADS, wire="fp8both")
+    short_group = Spelling("global_store_byte")
+    assert like.stores is not None
+    return replace(like, stores=tuple(row for row in like.stores if row[0] != short_group))
+
+
+_STREAM_NAME = re.compile(r"^tail_stream_(sum|end)_w[2-8]$")
+_BANDS_NAME = re.compile(r"^tail_bands_w[2-8]$")
 
 
 # ---- registry -----------------------------------------------------------------------------------------------------
@@ -338,16 +311,24 @@ _QUANTIZE_NAME = re.compile(r"^quantize_(blockscale|mxfp8)_k\d+$")
 _BY_TYPE: dict[str, Callable[[Any], KernelContract]] = {
     "AllReduceConfig": _all_reduce_of,
     "SdmaConfig": _sdma_of,
-    "GemmConfig": lambda c: gemm_contract(c.kernel_name, c.recipe.value, c.tile.m, c.tile.n),
+    "PullConfig": _pull_of,
+    "StreamConfig": lambda c: stream_contract(c.kernel_name, c.phase.value),
+    "BandsConfig": lambda c: bands_contract(c.kernel_name),
+    "GemmConfig": gemm_of,
+    "FusedConfig": fused_of,
     "SmallGemmConfig": lambda c: small_gemm_contract(c.kernel_name, c.rows.value),
     "QuantizeConfig": lambda c: quantize_contract(c.kernel_name, c.recipe.value),
 }
-_BY_NAME: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], KernelContract]], ...] = (
+_BY_NAME: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], KernelContract | None]], ...] = (
     (_ALL_REDUCE_NAME, _all_reduce_named),
     (_SDMA_NAME, _sdma_named),
-    (_GEMM_NAME, lambda m: gemm_contract(m[0], m[1], int(m[2]), int(m[3]))),
-    (_SMALL_NAME, lambda m: small_gemm_contract(m[0], int(m[1]))),
-    (_QUANTIZE_NAME, lambda m: quantize_contract(m[0], m[1])),
+    (_PULL_NAME, _pull_named),
+    (_STREAM_NAME, lambda m: stream_contract(m[0], m[1])),
+    (_BANDS_NAME, lambda m: bands_contract(m[0])),
+    (GEMM_NAME, gemm_named),
+    (FUSED_NAME, fused_named),
+    (SMALL_NAME, lambda m: small_gemm_contract(m[0], int(m[1]))),
+    (QUANTIZE_NAME, lambda m: quantize_contract(m[0], m[1])),
 )
 
 
@@ -364,5 +345,5 @@ def contract_named(kernel: str) -> KernelContract:
     for pattern, make in _BY_NAME:
         match = pattern.match(kernel)
         if match:
-            return make(match)
+            return make(match) or undeclared(kernel)
     return undeclared(kernel)

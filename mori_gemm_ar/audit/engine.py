@@ -8,7 +8,8 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from mori_gemm_ar.audit.contracts import KernelContract, contract_named, contract_of
+from mori_gemm_ar.audit.contract import KernelContract
+from mori_gemm_ar.audit.contracts import contract_named, contract_of
 from mori_gemm_ar.audit.findings import AuditReport, RuleResult
 from mori_gemm_ar.audit.rules import RULES, Rule
 from mori_gemm_ar.audit.subject import Subject

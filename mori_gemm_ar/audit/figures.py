@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from mori_gemm_ar.audit.contracts import KernelContract
+from mori_gemm_ar.audit.contract import KernelContract
 from mori_gemm_ar.audit.cycles import cycles_of
 from mori_gemm_ar.audit.findings import AuditReport
 from mori_gemm_ar.audit.operations import Kind, decode

@@ -39,6 +39,14 @@ class Flow:
         self._post: list[int] | None = None
         self._loops: tuple[Loop, ...] | None = None
 
+    def narrowed(self, successors: Sequence[tuple[int, ...]]) -> Flow:
+        """The same kernel with some of the ways only, such as those that one wave can take."""
+        flow = Flow(self.kernel)
+        flow.successors = list(successors)
+        flow.order = reverse_postorder(flow.successors, 0)
+        flow.predecessors = _invert(flow.successors, flow.order)
+        return flow
+
     @property
     def dominators(self) -> list[int]:
         """Immediate dominator of each block; the entry's is itself, -1 for unreachable blocks."""

@@ -113,6 +113,15 @@ class WaveGraph:
                         pending.append(way)
         return frozenset(cyclic)
 
+    def narrowed_flow(self) -> Flow:
+        """The flow that this wave can take."""
+        successors: list[tuple[int, ...]] = [()] * len(self.flow.blocks)
+        for number in self.reachable:
+            piece = self.pieces[number]
+            if not piece.barrier:
+                successors[piece.block] = tuple(self.pieces[way].block for way in self.ways[number])
+        return self.flow.narrowed(successors)
+
     def blocks(self) -> frozenset[int]:
         """Blocks that this wave may enter."""
         return frozenset(self.pieces[n].block for n in self.reachable)

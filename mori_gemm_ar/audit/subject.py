@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from mori_gemm_ar.audit.contracts import KernelContract, Spelling
+from mori_gemm_ar.audit.contract import KernelContract, Spelling
 from mori_gemm_ar.audit.flow import Flow
 from mori_gemm_ar.audit.lockstep import WaveGraph
 from mori_gemm_ar.audit.operations import Op, decode

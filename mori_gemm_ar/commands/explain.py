@@ -13,7 +13,6 @@ import typer
 from mori_gemm_ar.commands import plots
 from mori_gemm_ar.commands.show import errors_as_exit, line, table, write_json
 from mori_gemm_ar.errors import ConfigError
-from mori_gemm_ar.model.choice import BUILT
 from mori_gemm_ar.model.constants import Constants, load
 from mori_gemm_ar.model.explanation import Explanation, SweepRow, crossovers, sweep
 from mori_gemm_ar.model.explanation import explain as explain_layer
@@ -86,8 +85,6 @@ def _show(explanation: Explanation) -> None:
     choice, chosen = explanation.choice, explanation.choice.chosen
     line(_title(explanation.layer))
     line(f"path: {chosen.plan.label}, tiles of {chosen.plan.tile}{', set by the table' if choice.overridden else ''}")
-    if chosen.plan.mode not in BUILT:
-        line("This version has no op for this path yet: it says what the layer would take.")
     line(f"All times are predicted, none was measured here. Error of the model: {explanation.held_out}.")
     rows = [(p.name, f"{p.us:.1f}", f"{p.link_bytes / 1e6:.2f}" if p.link_bytes else "-") for p in chosen.phases]
     rows.append(("graph replay", f"{chosen.expected.overhead_us:.1f}", "-"))

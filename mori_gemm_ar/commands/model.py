@@ -91,7 +91,8 @@ def _records(source: Path | None, constants: Constants) -> Records:
 
 def _own(constants: Constants, source: Path) -> tuple[Constants, Mapping[str, float]]:
     """The machine under a name of its own, with what microbenchmarks read directly; and that."""
-    readings = readings_of(read_results(source))
+    rows = read_results(source)
+    readings = readings_of(rows)
     units = {constant.name: constant.unit for constant in constants.constants}
     for name, (_, unit) in readings.items():
         if name not in units:
@@ -99,9 +100,14 @@ def _own(constants: Constants, source: Path) -> tuple[Constants, Mapping[str, fl
         if units[name] != unit:
             raise ConfigError(f"constant={name}.unit={unit!r} must be {units[name]!r}; convert the value")
     values = {name: value for name, (value, _) in readings.items()}
-    sources = (*constants.sources, ("results", "own RESULT_JSON rows, counted in the order of their files"))
-    own = replace(constants, machine=f"{constants.machine}, own readings", sources=sources)
-    return own.with_values(values, "own microbenchmarks", {}, Confidence.MEASURED), values
+    predicted = any(row.get("predicted") is True for row in rows)
+    if predicted:
+        line("these rows come from a stand-in of hwcheck: their times are predicted, and so is what is fitted to them")
+    what = "predicted times of a stand-in" if predicted else "own RESULT_JSON rows"
+    sources = (*constants.sources, ("results", f"{what}, counted in the order of their files"))
+    machine = f"{constants.machine}, {'a stand-in, predicted' if predicted else 'own readings'}"
+    own = replace(constants, machine=machine, sources=sources)
+    return own.with_values(values, what if predicted else "own microbenchmarks", {}, Confidence.MEASURED), values
 
 
 def _show_results(results: Sequence[StageResult], fitted: Constants) -> None:

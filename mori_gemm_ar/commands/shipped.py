@@ -8,13 +8,25 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from mori_gemm_ar.layout import AllReduceConfig, DType, Gather, Stage, Wire
-from mori_gemm_ar.layout.gemm import QuantizeConfig, gemm_candidates
-from mori_gemm_ar.layout.gemm_terms import SMALL_RECIPES, BLayout, Recipe
-from mori_gemm_ar.layout.sdma import SdmaConfig, SdmaPhase, sdma_config
+from mori_gemm_ar.layout.fused import DEFAULT_STRIPE, FusedConfig
+from mori_gemm_ar.layout.gemm import GemmConfig, QuantizeConfig, gemm_candidates
+from mori_gemm_ar.layout.gemm_rules import reason_not_tile
+from mori_gemm_ar.layout.gemm_terms import SMALL_RECIPES, BLayout, Recipe, Tile
+from mori_gemm_ar.layout.pull import PullConfig, PullPhase, pull_config
+from mori_gemm_ar.layout.sdma import SdmaConfig, SdmaPhase, Transport, sdma_config
 from mori_gemm_ar.layout.terms import MAX_WORLD
 
 # GEMM kernels are compiled for N and K. These stand for all: the shape that published figures are for.
 GEMM_N, GEMM_K = 7168, 2048
+
+# World, recipe, N, K and order of B of layers that stand for all: the output projections of DeepSeek-V4 Pro on 8 ranks
+# and of V4.1 Flash on 4, the first one quantised by row, and what the tests multiply.
+LAYERS = (
+    (8, Recipe.BLOCKSCALE, 7168, 2048, BLayout.PRESHUFFLED),
+    (4, Recipe.MXFP8, 5120, 2048, BLayout.PRESHUFFLED),
+    (8, Recipe.PTPC, 7168, 2048, BLayout.PRESHUFFLED),
+    (2, Recipe.BLOCKSCALE, 1024, 512, BLayout.ROW),
+)
 
 
 def all_reduces() -> Iterator[AllReduceConfig]:
@@ -65,12 +77,31 @@ def gemms() -> Iterator[Any]:
         yield QuantizeConfig(recipe, GEMM_K)
 
 
+def fused_gemms() -> Iterator[FusedConfig]:
+    """The GEMMs that send: pushed by SDMA all tiles, by LSA, which nothing chooses by itself, one of each layer."""
+    for world, recipe, n, k, b_layout in LAYERS:
+        gemms = [GemmConfig(recipe, n, k, tile, b_layout) for tile in Tile if reason_not_tile(tile, recipe) is None]
+        yield from (FusedConfig(gemm, world, Transport.SDMA) for gemm in gemms)
+        yield FusedConfig(gemms[0], world, Transport.LSA, DEFAULT_STRIPE)
+
+
+def pulled_tails() -> Iterator[PullConfig]:
+    """What follows a GEMM whose sums are pulled: all worlds, either push, exact and fp8."""
+    for world in range(2, MAX_WORLD + 1):
+        yield from (pull_config(world, PullPhase.MEET, push, Wire.EXACT) for push in Transport)
+        for wire in (Wire.EXACT, Wire.FP8):
+            for phase in (PullPhase.SUM, PullPhase.PULL):
+                yield pull_config(world, phase, Transport.LSA, wire)
+
+
 FAMILIES: tuple[Callable[[], Iterator[Any]], ...] = (
     all_reduces,
     wire_all_reduces,
     sdma_all_reduces,
     sdma_wire_all_reduces,
     gemms,
+    fused_gemms,
+    pulled_tails,
 )
 
 

@@ -16,13 +16,19 @@ import flydsl.expr as fx
 from mori_gemm_ar.audit import verdict
 from mori_gemm_ar.compile.backend import ARCH, FLYDSL_VERSION, Compiled, compile_kernel
 from mori_gemm_ar.compile.hsaco import find_linker, hsaco_digest, linker_version, require_same_code
+from mori_gemm_ar.compile.mori_bitcode import bitcode_of
 from mori_gemm_ar.compile.store import CodeForm, CodeObject, content_key, isa_digest, source_digest
-from mori_gemm_ar.errors import CompileError, ConfigError, MoriGemmArError
+from mori_gemm_ar.errors import CompileError, ConfigError, IsaError, MoriGemmArError
 from mori_gemm_ar.isa import parse_isa
 from mori_gemm_ar.kernels.allreduce import all_reduce_kernel
+from mori_gemm_ar.kernels.bands import bands_kernel
 from mori_gemm_ar.kernels.gemm.fused import fused_kernel
 from mori_gemm_ar.kernels.gemm.kernel import gemm_kernel
 from mori_gemm_ar.kernels.gemm.small import small_gemm_kernel
+from mori_gemm_ar.kernels.hwcheck.assembly_text import assembly_kernel
+from mori_gemm_ar.kernels.hwcheck.copies import copies_kernel
+from mori_gemm_ar.kernels.hwcheck.litmus import litmus_kernel
+from mori_gemm_ar.kernels.hwcheck.loads import load_kernel
 from mori_gemm_ar.kernels.kernel import DeviceKernel
 from mori_gemm_ar.kernels.pull import pull_kernel
 from mori_gemm_ar.kernels.quantize import quantize_kernel
@@ -31,8 +37,17 @@ from mori_gemm_ar.kernels.sdma_wire import sdma_wire_kernel
 from mori_gemm_ar.kernels.stream import stream_kernel
 from mori_gemm_ar.kernels.wire import wire_kernel
 from mori_gemm_ar.layout import AllReduceConfig
+from mori_gemm_ar.layout.bands import BandsConfig
 from mori_gemm_ar.layout.fused import FusedConfig
 from mori_gemm_ar.layout.gemm import GemmConfig, QuantizeConfig, SmallGemmConfig
+from mori_gemm_ar.layout.hwcheck import (
+    AssemblyConfig,
+    BufferingConfig,
+    CopiesConfig,
+    EngineConfig,
+    LoadConfig,
+    MessageConfig,
+)
 from mori_gemm_ar.layout.pull import PullConfig
 from mori_gemm_ar.layout.sdma import SdmaConfig
 from mori_gemm_ar.layout.stream import StreamConfig
@@ -43,7 +58,8 @@ def _all_reduce(config: AllReduceConfig) -> DeviceKernel:
 
 
 def _sdma(config: SdmaConfig) -> DeviceKernel:
-    return sdma_wire_kernel(config) if config.wire.lossy else sdma_kernel(config)
+    bitcode = bitcode_of(config.bitcode) if config.bitcode else None
+    return sdma_wire_kernel(config, bitcode) if config.wire.lossy else sdma_kernel(config, bitcode)
 
 
 _KERNELS: dict[type, Callable[[Any], DeviceKernel]] = {
@@ -53,8 +69,15 @@ _KERNELS: dict[type, Callable[[Any], DeviceKernel]] = {
     QuantizeConfig: quantize_kernel,
     SdmaConfig: _sdma,
     FusedConfig: fused_kernel,
+    BandsConfig: bands_kernel,
     PullConfig: pull_kernel,
     StreamConfig: stream_kernel,
+    AssemblyConfig: assembly_kernel,
+    MessageConfig: litmus_kernel,
+    BufferingConfig: litmus_kernel,
+    EngineConfig: litmus_kernel,
+    CopiesConfig: copies_kernel,
+    LoadConfig: load_kernel,
 }
 
 
@@ -68,9 +91,18 @@ def build(config: Any, form: CodeForm = CodeForm.ISA, *, linker: str | os.PathLi
     if factory is None:
         names = ", ".join(sorted(kind.__name__ for kind in _KERNELS))
         raise ConfigError(f"config={config!r} must be one of {names}; only those have a kernel")
-    return build_kernel(
-        factory(config), content_key(config.key), config=_config_fields(config), form=form, linker=linker
-    )
+    try:
+        return build_kernel(
+            factory(config), content_key(config.key), config=_config_fields(config), form=form, linker=linker
+        )
+    except IsaError as error:
+        if not getattr(config, "bitcode", ""):
+            raise
+        # What is left of a call is an operand that no kernel of ours has.
+        raise CompileError(
+            f"bitcode={config.bitcode} must have been made for {ARCH}, so that its put is inlined into "
+            f"{config.kernel_name}: {error}; make it with --offload-arch={ARCH}, or use cco_device='own'"
+        ) from error
 
 
 def build_kernel(

@@ -25,6 +25,7 @@ from mori_gemm_ar.errors import DeadlockError, EmulatorError
 from mori_gemm_ar.isa import Kernel
 
 TICKS_PER_SECOND = 100_000_000  # s_memrealtime counts at 100 MHz
+DEFAULT_RESIDENCY = 32
 _ROUND_TICKS = 10
 # Past every budget a kernel may be given, so that only unbounded waits reach it.
 _PATIENCE_TICKS = 48 * 3600 * TICKS_PER_SECOND
@@ -131,7 +132,7 @@ class Node:
         self,
         gpus: int,
         *,
-        residency: int = 32,
+        residency: int = DEFAULT_RESIDENCY,
         window: int = 128,
         memory: FunctionalMemory | None = None,
         clock: Clock | None = None,

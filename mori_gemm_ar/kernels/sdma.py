@@ -12,6 +12,7 @@ no call ends, come after that. Likewise for the gathered slices: the next ones n
 Annotations of @fx.struct and @flyc.kernel are read as types, so this file does not postpone their evaluation.
 """
 
+from pathlib import Path
 from typing import Any
 
 import flydsl.compiler as flyc
@@ -19,9 +20,10 @@ import flydsl.expr as fx
 
 from mori_gemm_ar.errors import ConfigError
 from mori_gemm_ar.kernels.allreduce import CALLER_ALIGN, ELEMENTS, sum_in_order, sum_of_packs
-from mori_gemm_ar.kernels.device import library
+from mori_gemm_ar.kernels.device import library, sdma
 from mori_gemm_ar.kernels.device.exchange import Exchange
 from mori_gemm_ar.kernels.device.memory import ElementArray, PackArray
+from mori_gemm_ar.kernels.device.submit import submit_code
 from mori_gemm_ar.kernels.device.windows import Windows
 from mori_gemm_ar.kernels.kernel import DeviceKernel
 from mori_gemm_ar.layout import CONTROL, PACK_BYTES, WAVE_LANES, Phase
@@ -53,8 +55,8 @@ class SdmaArguments:
 class SdmaCall:
     """What all phases share, whatever the wire: this thread's place, and whether a kernel has failed."""
 
-    def __init__(self, config, arguments):
-        self.config, self.arguments, self.world = config, arguments, config.world
+    def __init__(self, config, arguments, submit=sdma):
+        self.config, self.arguments, self.world, self.submit = config, arguments, config.world, submit
         self.element = ELEMENTS[config.dtype]
         self.tid, self.block = fx.Int32(fx.thread_idx.x), fx.Int32(fx.block_idx.x)
         self.first = self.block * config.threads + self.tid
@@ -107,14 +109,14 @@ class SdmaCall:
 
     def push(self, start, nbytes):
         """Put the own sums to all peers, into the same place of `reduced`, and meet them: the call is over."""
-        exchange = Exchange(self.windows, self.tid, self.arguments, Phase.GATHER)
+        exchange = Exchange(self.windows, self.tid, self.arguments, Phase.GATHER, self.submit)
         source = self.own_reduced + start
         target = self.windows.of(exchange.peer) + self.arguments.reduced + start
         exchange.publish_if(exchange.run(source, target, nbytes))
 
     def put_slices(self, source, nbytes):
         """Put to every peer what source(peer) and nbytes(peer) say, into its slot for this rank, and meet all ranks."""
-        exchange = Exchange(self.windows, self.tid, self.arguments, Phase.SCATTER)
+        exchange = Exchange(self.windows, self.tid, self.arguments, Phase.SCATTER, self.submit)
         self.put_through(exchange, source, nbytes)
 
     def put_through(self, exchange, source, nbytes):
@@ -139,8 +141,8 @@ class PushSlices:
 class _Call(SdmaCall):
     """Slices of bytes."""
 
-    def __init__(self, config, arguments):
-        super().__init__(config, arguments)
+    def __init__(self, config, arguments, submit):
+        super().__init__(config, arguments, submit)
         self.packed = arguments.total & fx.Int64(-PACK_BYTES)
 
     def slice_start(self, rank):
@@ -224,14 +226,14 @@ class _Gather(_Call):
 _PHASES: dict[SdmaPhase, Any] = {SdmaPhase.SCATTER: _Scatter, SdmaPhase.REDUCE: _Reduce, SdmaPhase.GATHER: _Gather}
 
 
-def sdma_kernel(config: SdmaConfig) -> DeviceKernel:
-    """The kernel of a phase: any rank, any size and any grid of `config.threads` threads."""
+def sdma_kernel(config: SdmaConfig, bitcode: Path | None = None) -> DeviceKernel:
+    """The kernel of a phase: any rank, any size and any grid of `config.threads` threads; `bitcode` as in `submit`."""
     if config.wire.lossy:
         raise ConfigError(f"wire={config.wire.value!r} must be 'exact' here; kernels.sdma_wire makes the others")
-    phase = _PHASES[config.phase]
+    phase, submit = _PHASES[config.phase], submit_code(bitcode)
 
     @flyc.kernel(name=config.kernel_name, known_block_size=[config.threads, 1, 1])
     def kernel(arguments: SdmaArguments):
-        phase(config, arguments).run()
+        phase(config, arguments, submit).run()
 
     return DeviceKernel(config.kernel_name, kernel, SdmaArguments, config.threads)

@@ -12,6 +12,7 @@ A put carries a full wire slice, however short the slice is; what a short one la
 Annotations of @fx.struct and @flyc.kernel are read as types, so this file does not postpone their evaluation.
 """
 
+from pathlib import Path
 from typing import Any
 
 import flydsl.compiler as flyc
@@ -20,6 +21,7 @@ import flydsl.expr as fx
 from mori_gemm_ar.kernels.allreduce import CALLER_ALIGN, WAVES_PER_SIMD, sum_in_order
 from mori_gemm_ar.kernels.device import library
 from mori_gemm_ar.kernels.device.memory import ElementArray, PackArray
+from mori_gemm_ar.kernels.device.submit import submit_code
 from mori_gemm_ar.kernels.device.wire import MxScale, widen_one
 from mori_gemm_ar.kernels.kernel import DeviceKernel
 from mori_gemm_ar.kernels.sdma import PushSlices, SdmaCall
@@ -94,7 +96,7 @@ class _Call(SdmaCall):
         self.hand_over(self.arguments.sums_slot * fx.Int64(rank), self.wire_bytes(rank))
 
 
-class _Groups(GroupWork, _Call):
+class Groups(GroupWork, _Call):
     """A scale for each group."""
 
     def measure(self):
@@ -138,7 +140,7 @@ class _Push(PushSlices, _Call):
     """Scatter by one wave: put every peer's slice, exact, into its slot for this rank, and meet all ranks."""
 
 
-class _BothLegs(GroupPartials, _Groups):
+class _BothLegs(GroupPartials, Groups):
     """Partial sums travel as wire slices."""
 
     def measure(self):
@@ -177,7 +179,7 @@ class _QuantiseAndPush(_BothLegs):
         self.put_slices(self.partials_at, self.wire_bytes)
 
 
-class _ReduceGroups(_Groups):
+class _ReduceGroups(Groups):
     """Sum the own slice, quantise it into the own slot, and put that to all peers."""
 
     @flyc.jit
@@ -230,7 +232,7 @@ class _ReduceBothLegs(_BothLegs, _ReduceGroups):
         return sum_in_order([self.load_widened(array) for array in self.slices()], fx.Float32)
 
 
-class _GatherGroups(_Groups):
+class _GatherGroups(Groups):
     """Widen all slots into dst."""
 
     @flyc.jit
@@ -305,12 +307,12 @@ _PHASES: dict[Wire, dict[SdmaPhase, Any]] = {
 }
 
 
-def sdma_wire_kernel(config: SdmaConfig) -> DeviceKernel:
-    """The kernel of a phase with a lossy wire: any rank, any size and any grid of `config.threads` threads."""
-    phase = _PHASES[config.wire][config.phase]
+def sdma_wire_kernel(config: SdmaConfig, bitcode: Path | None = None) -> DeviceKernel:
+    """The kernel of a phase with a lossy wire: as `sdma_kernel`."""
+    phase, submit = _PHASES[config.wire][config.phase], submit_code(bitcode)
 
     @flyc.kernel(name=config.kernel_name, known_block_size=[config.threads, 1, 1])
     def kernel(arguments: SdmaWireArguments):
-        phase(config, arguments).run()
+        phase(config, arguments, submit).run()
 
     return DeviceKernel(config.kernel_name, kernel, SdmaWireArguments, config.threads, WAVES_PER_SIMD)

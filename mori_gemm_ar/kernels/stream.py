@@ -22,14 +22,14 @@ import flydsl.compiler as flyc
 import flydsl.expr as fx
 
 from mori_gemm_ar.kernels.device import library, sdma
-from mori_gemm_ar.kernels.device.memory import PackArray
+from mori_gemm_ar.kernels.device.memory import ElementArray, PackArray
 from mori_gemm_ar.kernels.kernel import DeviceKernel
 from mori_gemm_ar.kernels.pull import Meeting
 from mori_gemm_ar.kernels.sdma import SdmaCall
 from mori_gemm_ar.layout import PACK_BYTES, SLOT_BYTES, WAVE_LANES, Phase
 from mori_gemm_ar.layout.fused_rules import MAX_CHUNKS
 from mori_gemm_ar.layout.fused_window import FUSED_CONTROL
-from mori_gemm_ar.layout.stream import StreamConfig, StreamPhase
+from mori_gemm_ar.layout.stream import STREAM_CHUNKS, StreamConfig, StreamPhase
 
 _WAVES_PER_SIMD = 4  # arguments stay in scalar registers through the loop over chunks
 _FAILED = MAX_CHUNKS + 1  # a chunk past the last one
@@ -148,8 +148,7 @@ class _Counts(Meeting):
             if self.meets():
                 missed = self.meet()
             if library.any_lane(missed) == 0:
-                if self.meets():
-                    missed = self.not_gathered()
+                missed = self.not_gathered()
         return missed
 
     @flyc.jit
@@ -161,22 +160,21 @@ class _Counts(Meeting):
 
     @flyc.jit
     def not_gathered(self):
-        missed, chunk, chunks = fx.Uint32(0), fx.Uint32(0), self.chunks.of(self.lane)
-        while (chunk < chunks) & (missed == 0):
-            missed = self.count(Phase.GATHER, FUSED_CONTROL.chunk_summed, self.lane, self.lane, chunk)
-            chunk = chunk + 1
+        """Every lane looks after one chunk of one rank."""
+        missed = fx.Uint32(0)
+        owner, chunk = self.lane // STREAM_CHUNKS, self.lane % STREAM_CHUNKS
+        if (owner != self.rank) & (chunk < self.chunks.of(owner)):
+            missed = self.count(Phase.GATHER, FUSED_CONTROL.chunk_summed, owner, owner, chunk)
         return missed
 
     @flyc.jit
     def advance(self):
-        """One more call for each chunk of rank p."""
-        calls = self.windows.own + fx.Int64(FUSED_CONTROL.chunk_calls) + fx.Int64(self.lane * (4 * MAX_CHUNKS))
-        chunk, chunks = fx.Uint32(0), self.chunks.of(self.lane)
-        if self.lane < self.windows.world:
-            while chunk < chunks:
-                word = calls + fx.Int64(chunk * 4)
-                library.store_agent_u32(word, library.load_agent_u32(word) + 1)
-                chunk = chunk + 1
+        """One more call for each chunk that there was."""
+        owner, chunk = self.lane // STREAM_CHUNKS, self.lane % STREAM_CHUNKS
+        calls = ElementArray(fx.Uint32, self.windows.own + fx.Int64(FUSED_CONTROL.chunk_calls), align=4)
+        load, store, at = calls.load, calls.store, owner * MAX_CHUNKS + chunk
+        if chunk < self.chunks.of(owner):
+            store(at, load(at) + 1)
 
 
 class _Sum(SdmaCall):

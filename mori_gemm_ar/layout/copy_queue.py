@@ -22,6 +22,14 @@ HANDLE_WORDS = ("queueBuf", "rptr", "wptr", "doorbell", "cachedWptr", "committed
 HANDLE_OFFSETS = {name: 8 * number for number, name in enumerate(HANDLE_WORDS)}
 HANDLE_BYTES = 8 * len(HANDLE_WORDS)
 
+# A put by amd-mori's own device code: the function in its bitcode, and what it takes for one queue, in 64-bit words
+# that the host writes: ccoDevComm, ccoWindowDevice, the peer, the number of the queue, addresses of the own window and
+# of the peer's, and the queue's handle.
+PUT_SYMBOL = "cco_sdma_put__thread_ns"
+RECORD_WORDS = ("comm", "window", "peer", "queue", "own_window", "peer_window", "handle", "unused")
+RECORD_OFFSETS = {name: 8 * number for number, name in enumerate(RECORD_WORDS)}
+RECORD_BYTES = 8 * len(RECORD_WORDS)
+
 
 class Opcode(enum.IntEnum):
     """Lowest byte of a packet's first dword."""

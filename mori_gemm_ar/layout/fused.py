@@ -21,6 +21,7 @@ from mori_gemm_ar.layout.ownership import ChunkTable, OwnerSlices
 from mori_gemm_ar.layout.rules import reason_not_index, reason_not_rank, require
 from mori_gemm_ar.layout.sdma import Transport
 from mori_gemm_ar.layout.terms import ceil_div
+from mori_gemm_ar.layout.wire_terms import GROUP, Wire
 
 RECIPROCAL_BITS = 20  # a quotient is (x * ceil(2^20 / d)) >> 20, right while x * d < 2^20
 DEFAULT_STRIPE = 2  # ROCm/mori pull request 662: flat up to 2 columns of tiles for each destination, dearer above
@@ -32,7 +33,8 @@ class FusedConfig:
 
     push: SDMA stores C locally, and the workgroup that finishes a chunk puts it to its owner; LSA stores C into the
     owner's window. stripe: LSA only, columns of tiles before the destination changes. signals: SDMA only, the engine
-    tells the owner of each chunk when it has landed, as the streamed tail needs.
+    tells the owner of each chunk when it has landed, as the streamed tail needs. wire: EXACT, or FP8_BOTH with SDMA:
+    tiles are quantised as they are stored, band by band.
     """
 
     gemm: GemmConfig
@@ -40,20 +42,28 @@ class FusedConfig:
     push: Transport
     stripe: int | None = None
     signals: bool = False
+    wire: Wire = Wire.EXACT
 
     def __post_init__(self) -> None:
-        require(reason_not_fused_config(self.gemm, self.world, self.push, self.stripe, self.signals))
+        require(reason_not_fused_config(self))
 
     @property
     def key(self) -> str:
         """Stable, unique for each config, and a legal symbol."""
         stripe = f"_s{self.stripe}" if self.stripe is not None else ""
         signals = "_signals" if self.signals else ""
-        return f"fused_{self.push.value}_w{self.world}{stripe}{signals}_{self.gemm.key}"
+        wire = f"_{self.wire.label}" if self.wire.lossy else ""
+        return f"fused_{self.push.value}_w{self.world}{stripe}{signals}{wire}_{self.gemm.key}"
 
     @property
     def kernel_name(self) -> str:
         return self.key
+
+    @property
+    def band_bytes(self) -> int:
+        """Bytes of a band on the wire."""
+        elements = self.gemm.tile.m * self.gemm.n
+        return elements // GROUP * (GROUP + 1) if self.wire.both else 2 * elements
 
     @property
     def columns(self) -> int:

@@ -15,7 +15,7 @@ from mori_gemm_ar.layout.wire_rules import reason_not_wire
 from mori_gemm_ar.layout.wire_terms import GROUP, Wire
 
 if TYPE_CHECKING:
-    from mori_gemm_ar.layout.gemm import GemmConfig
+    from mori_gemm_ar.layout.fused import FusedConfig
 
 MAX_CHUNKS = 64  # counters of each destination; more puts than this only add their dispatch
 _MAX_WORK = 2**20  # RECIPROCAL_BITS of layout.fused
@@ -33,15 +33,21 @@ def reason_not_stripe(stripe: object, push: object, columns: int) -> str | None:
     return reason_not_int("stripe", stripe, 1, columns, f"there are {columns} columns of tiles")
 
 
-def reason_not_fused_config(gemm: GemmConfig, world: object, push: object, stripe: object, signals: bool) -> str | None:
+def reason_not_fused_config(config: FusedConfig) -> str | None:
     """The fields of FusedConfig."""
+    gemm, push, wire = config.gemm, config.push, config.wire
     reason = (
-        reason_not_fused_world(world)
+        reason_not_fused_world(config.world)
         or reason_not_member("push", push, Transport, "name what carries finished tiles")
-        or reason_not_stripe(stripe, push, ceil_div(gemm.n, gemm.tile.n))
+        or reason_not_stripe(config.stripe, push, ceil_div(gemm.n, gemm.tile.n))
+        or reason_not_fused_wire(wire, gemm.n)
     )
-    if reason is None and signals and push is not Transport.SDMA:
-        reason = f"signals={signals} must be False with push={push}; only copy engines signal"
+    if reason is None and config.signals and push is not Transport.SDMA:
+        reason = f"signals={config.signals} must be False with push={push}; only copy engines signal"
+    if reason is None and wire is Wire.FP8:
+        reason = f"wire={wire.value!r} must be 'exact' or 'fp8-both' for the GEMM; the gather leg is the tail's"
+    if reason is None and wire.both and (push is not Transport.SDMA or config.signals):
+        reason = f"wire={wire.value!r} must be 'exact' with push={push}, signals={config.signals}; only puts carry it"
     return reason
 
 

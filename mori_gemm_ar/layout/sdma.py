@@ -4,9 +4,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
 
+from mori_gemm_ar.layout import copy_queue
 from mori_gemm_ar.layout.allreduce import DEFAULT_THREADS, allreduce_window
 from mori_gemm_ar.layout.dtypes import DType
 from mori_gemm_ar.layout.geometry import LaunchGeometry, capped_geometry
@@ -30,6 +32,7 @@ from mori_gemm_ar.layout.wire_terms import GROUP, ROW_UNIT, Wire
 MAX_QUEUES = 8  # to each peer: one lane of a wave serves each queue of each rank
 PUSH_THREADS = WAVE_LANES  # one wave drives all queues
 PROBE_PACKS = 5  # of each queue in a self-test
+DIGEST_DIGITS = 12  # of the SHA-256 of a bitcode file, in a compile key
 PROBE_TAIL = 3  # elements after its last whole pack; with a lossy wire, what its last group lacks
 
 
@@ -45,11 +48,25 @@ def reason_not_slice_bytes(part: int, world: int, nbytes: int) -> str | None:
     return f"part={part} must be a multiple of {PACK_BYTES} and at least {nbytes} / {world}; take whole rows of N"
 
 
+def reason_not_bitcode(bitcode: object) -> str | None:
+    """Which amd-mori bitcode submits, as a compile key has it."""
+    if isinstance(bitcode, str) and re.fullmatch(f"(?:[0-9a-f]{{{DIGEST_DIGITS}}})?", bitcode):
+        return None
+    return f"bitcode={bitcode!r} must be '' or the first {DIGEST_DIGITS} hexadecimal digits of a file's SHA-256"
+
+
 class Transport(Enum):
     """How bytes reach a peer."""
 
     LSA = "lsa"  # loads and stores of the compute units
     SDMA = "sdma"  # copy engines
+
+
+class CcoDevice(Enum):
+    """Whose device code gives work to the copy engines."""
+
+    OWN = "own"  # ours: every wait ends, any device memory may be sent
+    MORI = "mori"  # amd-mori's put, linked from its bitcode: rocm only, sends window memory only
 
 
 class SdmaPhase(Enum):
@@ -62,13 +79,17 @@ class SdmaPhase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SdmaConfig:
-    """Compile key of one phase. Rank, size, queues and addresses are arguments."""
+    """Compile key of one phase. Rank, size, queues and addresses are arguments.
+
+    bitcode: the start of the SHA-256 of the amd-mori bitcode that is linked to submit; "" for our own code.
+    """
 
     world: int
     dtype: DType
     phase: SdmaPhase
     threads: int = DEFAULT_THREADS
     wire: Wire = Wire.EXACT
+    bitcode: str = ""
 
     def __post_init__(self) -> None:
         require(
@@ -77,6 +98,7 @@ class SdmaConfig:
             or reason_not_member("phase", self.phase, SdmaPhase, "name a kernel of the copy-engine all-reduce")
             or reason_not_threads(self.threads)
             or reason_not_carried(self.world, self.dtype, self.wire)
+            or reason_not_bitcode(self.bitcode)
         )
 
     @property
@@ -85,7 +107,9 @@ class SdmaConfig:
         key = f"sdma_{self.phase.value}_w{self.world}_{self.dtype.label}"
         if self.threads != phase_threads(self.phase, self.wire):
             key += f"_t{self.threads}"
-        return f"{key}_{self.wire.label}" if self.wire.lossy else key
+        if self.wire.lossy:
+            key += f"_{self.wire.label}"
+        return f"{key}_mori_{self.bitcode}" if self.bitcode else key
 
     @property
     def kernel_name(self) -> str:
@@ -102,9 +126,10 @@ def phase_threads(phase: SdmaPhase, wire: Wire = Wire.EXACT) -> int:
     return PUSH_THREADS if only_pushes(phase, wire) else DEFAULT_THREADS
 
 
-def sdma_config(world: int, dtype: DType, phase: SdmaPhase, wire: Wire = Wire.EXACT) -> SdmaConfig:
-    """The config that ships."""
-    return SdmaConfig(world, dtype, phase, phase_threads(phase, wire), wire)
+def sdma_config(world: int, dtype: DType, phase: SdmaPhase, wire: Wire = Wire.EXACT, bitcode: str = "") -> SdmaConfig:
+    """The config that ships. Gather submits nothing, so it is the same whoever does."""
+    submitter = "" if phase is SdmaPhase.GATHER else bitcode
+    return SdmaConfig(world, dtype, phase, phase_threads(phase, wire), wire, submitter)
 
 
 def queue_pieces(run: range, queues: int) -> tuple[range, ...]:
@@ -185,14 +210,17 @@ def gathered_bytes(max_bytes: int, world: int, wire: Wire) -> int:
     return round_up(slice_capacity(wire, max_bytes, world), REGION_ALIGN)
 
 
-def sdma_window(max_bytes: int, world: int, wire: Wire = Wire.EXACT) -> WindowMap:
+def sdma_window(max_bytes: int, world: int, wire: Wire = Wire.EXACT, device: CcoDevice = CcoDevice.OWN) -> WindowMap:
     """Control regions and the payload of load and store, then a `landing` slot for each rank.
 
-    A lossy wire has a `gathered` slot for each rank as well: a rank's sums, as a wire slice.
+    A lossy wire has a `gathered` slot for each rank as well: a rank's sums, as a wire slice. amd-mori's device code has
+    `records`, what it takes for each queue.
     """
     more = [RegionSpec("landing", lambda nbytes: landing_bytes(nbytes, world, wire) * world)]
     if wire.lossy:
         more.append(RegionSpec("gathered", lambda nbytes: gathered_bytes(nbytes, world, wire) * world))
+    if device is CcoDevice.MORI:
+        more.append(RegionSpec("records", lambda nbytes: copy_queue.RECORD_BYTES * MAX_QUEUES * world))
     return allreduce_window(max_bytes, world, wire, tuple(more))
 
 

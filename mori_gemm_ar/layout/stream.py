@@ -14,11 +14,12 @@ from mori_gemm_ar.layout.geometry import LaunchGeometry
 from mori_gemm_ar.layout.ownership import OwnerSlices
 from mori_gemm_ar.layout.rules import require
 from mori_gemm_ar.layout.sdma import PUSH_THREADS
-from mori_gemm_ar.layout.terms import PACK_BYTES, ceil_div
+from mori_gemm_ar.layout.terms import MAX_WORLD, PACK_BYTES, WAVE_LANES, ceil_div
 from mori_gemm_ar.layout.wire_terms import Wire
 
 # Each block releases once for each chunk, about 25 ns of the device each; a chunk's sum needs a tenth of its transfer.
 STREAM_BLOCKS = 64
+STREAM_CHUNKS = WAVE_LANES // MAX_WORLD  # of a slice at most: one lane looks after each chunk of each rank
 
 
 class StreamPhase(Enum):

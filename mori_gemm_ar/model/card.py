@@ -16,7 +16,7 @@ from typing import Any
 
 from mori_gemm_ar.model import costs
 from mori_gemm_ar.model.accuracy import HeldOut
-from mori_gemm_ar.model.choice import BUILT, OFFERED, Cases, Refusal, best_of
+from mori_gemm_ar.model.choice import OFFERED, Cases, Refusal, best_of
 from mori_gemm_ar.model.constants import Constants
 from mori_gemm_ar.model.modes import Plan, predict
 from mori_gemm_ar.model.results import ALLREDUCE, BASELINE, EMULATED, state_of, transport_of, wire_of
@@ -25,7 +25,6 @@ from mori_gemm_ar.model.tiles import TILES
 from mori_gemm_ar.model.values import Values
 
 ALONE = "all-reduce alone"
-NOT_BUILT = "predicted: this version has no op for it"
 
 
 class Status(Enum):
@@ -134,8 +133,7 @@ def predicted_rows(constants: Constants, layer: Layer) -> Iterator[CardRow]:
             best = best_of(cases, replace(layer, wire=wire), mode, OFFERED[0])
             if isinstance(best, Refusal):
                 continue
-            reason = best.plan.label if mode in BUILT else f"{NOT_BUILT}; {best.plan.label}"
-            yield CardRow(mode.value, wire.value, Status.PREDICTED, best.expected_us, reason=reason)
+            yield CardRow(mode.value, wire.value, Status.PREDICTED, best.expected_us, reason=best.plan.label)
     if layer.world > 1:
         yield from _parts(constants.at(Case.EXPECTED), layer)
 

@@ -20,8 +20,6 @@ from mori_gemm_ar.model.values import Values
 
 CHUNKS = (1, 2, 4, 8, 16)  # puts of a slice worth trying; more never paid in a measurement
 OFFERED = (Tail.PHASED,)  # tails that choices may take; the others are predicted only
-# Modes whose op this version has; a choice of another one is a plan, not a path to run.
-BUILT: tuple[Mode, ...] = (Mode.GEMM_ONLY,)
 # Simplest first: it wins a tie.
 MODES = (Mode.GEMM_ONLY, Mode.SPLIT_LSA, Mode.SPLIT_SDMA, Mode.FUSED_SDMA, Mode.FUSED_LSA)
 

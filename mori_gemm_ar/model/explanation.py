@@ -14,7 +14,7 @@ from mori_gemm_ar.layout.machine import MI355X
 from mori_gemm_ar.layout.problem import AllReduceProblem
 from mori_gemm_ar.model import costs
 from mori_gemm_ar.model.accuracy import HeldOut, held_out_error
-from mori_gemm_ar.model.choice import BUILT, OFFERED, Candidate, Cases, Choice, Refusal, best_of, choose
+from mori_gemm_ar.model.choice import OFFERED, Candidate, Cases, Choice, Refusal, best_of, choose
 from mori_gemm_ar.model.constants import Constant, Constants
 from mori_gemm_ar.model.modes import FUSED, Plan, even_rows, predict
 from mori_gemm_ar.model.records import Records
@@ -98,7 +98,6 @@ class Explanation:
                 "all_modes": round(self.held_out.percent_all, 3),
             },
             "path": _candidate(chosen),
-            "path_built": chosen.plan.mode in BUILT,
             "overridden": self.choice.overridden,
             "link_bytes": chosen.expected.link_bytes,
             "padding": {

@@ -11,7 +11,8 @@ from mori_gemm_ar.ar.call import Call, Codes, OpWindow, launch
 from mori_gemm_ar.ar.lsa import lsa_pipeline
 from mori_gemm_ar.ar.sdma import sdma_launches, slot_bytes
 from mori_gemm_ar.gemm.launches import gemm_launch
-from mori_gemm_ar.layout import MI355X, AllReduceProblem, DType
+from mori_gemm_ar.layout import MI355X, AllReduceProblem, DType, WireSplit
+from mori_gemm_ar.layout.bands import BandsConfig, bands_geometry
 from mori_gemm_ar.layout.fused import LayerTag
 from mori_gemm_ar.layout.pull import PullPhase, pull_config, pull_geometry
 from mori_gemm_ar.layout.sdma import SdmaPhase, Transport
@@ -102,7 +103,8 @@ class LayerLaunches:
             window.map.offset("landing"), self._slot, self._tag(plan, call),
             queues.per_peer if queues else 0, queues.table if queues else 0, call.budget, window.error.address,
         )  # fmt: skip
-        addresses = (call.a, call.b, window.at("input"), call.a_scale, call.b_scale)
+        c = window.at("partials" if config.wire.both else "input")
+        addresses = (call.a, call.b, c, call.a_scale, call.b_scale)
         made = gemm_launch(self.codes[config], plan.gemm, addresses, plan.m, more)
         return Launch(made.code, (plan.grid.blocks, 1, 1), made.block, made.arguments, config.key)
 
@@ -116,11 +118,29 @@ class LayerLaunches:
             return self._streamed(plan, inner)
         if plan.gather is Transport.LSA:
             return tuple(self._pulled(plan, inner, phase) for phase in PullPhase)
+        if plan.fused is not None and plan.fused.wire.both:
+            return self._banded(plan, inner)
         phases = [SdmaPhase.SCATTER, SdmaPhase.REDUCE]
         # Sums land in the output itself, unless they are narrow or wanted elsewhere.
         if self.spec.wire.lossy or call.destination != self.window.at(inner.sums):
             phases.append(SdmaPhase.GATHER)
         return tuple(sdma_launches(self.window, self.codes, inner, phases))
+
+    def _banded(self, plan: LayerPlan, call: Call) -> tuple[Launch, ...]:
+        """Partial sums came as quantised bands."""
+        window, spec, fused = self.window, self.spec, plan.fused
+        assert fused is not None and window.queues is not None, "only copy engines carry bands"
+        config, band = BandsConfig(spec.world), fused.gemm.tile.m * spec.n
+        split = WireSplit(spec.world, call.problem.numel, call.wire, slice_elements=call.slice_elements)
+        own = (
+            call.problem.numel, split.part, split.slice_layout.nbytes, 0, call.tag or 0,
+            window.queues.per_peer, window.queues.table, window.map.offset("landing"), self._slot,
+            window.map.offset("gathered"), slot_bytes(window, "gathered", spec.world), window.map.offset("partials"),
+            band, len(plan.grid.slices.bands(window.rank)), call.budget, window.error.address,
+        )  # fmt: skip
+        reduce = launch(window, self.codes, call, config, bands_geometry(config, band, MI355X), own)
+        drain, gather = sdma_launches(window, self.codes, call, (SdmaPhase.SCATTER, SdmaPhase.GATHER))
+        return drain, reduce, gather
 
     def _streamed(self, plan: LayerPlan, call: Call) -> tuple[Launch, ...]:
         window, spec, slices = self.window, self.spec, plan.grid.slices

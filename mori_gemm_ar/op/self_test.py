@@ -91,7 +91,8 @@ class LayerSelfTest:
     def steps(self) -> Iterator[tuple[str, Callable[[], None]]]:
         """(name, check) in order; all ranks pass one before any of them goes on to the next."""
         yield "self-test", self._call
-        if self.plan.mode is not Mode.GEMM_ONLY and self.plan.mode is not Mode.FUSED_LSA:
+        elsewhere = self.plan.mode in (Mode.GEMM_ONLY, Mode.FUSED_LSA)
+        if not elsewhere and (self.plan.fused is None or not self.spec.wire.both):
             yield "self-test of the product", self._check_product
         if self.plan.slice_rows and not self.spec.wire.both:
             yield "self-test of the scatter", self._check_scatter

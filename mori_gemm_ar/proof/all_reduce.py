@@ -87,7 +87,7 @@ class AllReducePipeline:
 
     def _failures(self, seed: int, codes: Codes, adversary: Adversary | None) -> None:
         world, make = partial(self._world, seed, adversary), partial(self._op, codes=codes, timeout_s=0.01)
-        odd_one_out(world, make, self._planned(seed))
+        odd_one_out(world, make, self._planned(seed).call)
 
 
 def wire_pipeline(wire: Wire, world: int) -> AllReducePipeline:

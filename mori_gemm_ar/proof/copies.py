@@ -122,7 +122,7 @@ class CopyPipeline:
 
     def _failures(self, seed: int, codes: Codes, adversary: Adversary | None) -> None:
         world, make = partial(self._world, seed, adversary), partial(self._op, codes=codes, timeout_s=0.01)
-        odd_one_out(world, make, self._planned(seed))
+        odd_one_out(world, make, self._planned(seed).call)
 
 
 COPIES = (

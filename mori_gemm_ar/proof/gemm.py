@@ -52,7 +52,7 @@ def _op(
     return op
 
 
-def _require(where: str, got: torch.Tensor, expected: torch.Tensor) -> None:
+def require_bits(where: str, got: torch.Tensor, expected: torch.Tensor) -> None:
     """Raise `WrongResult` unless all bits are right."""
     if got.shape != expected.shape:
         raise WrongResult(f"{where}: shape {tuple(got.shape)} must be {tuple(expected.shape)}")
@@ -62,7 +62,7 @@ def _require(where: str, got: torch.Tensor, expected: torch.Tensor) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Operands:
+class Operands:
     """One call's operands as integers and exponents; `product` is exact."""
 
     a: torch.Tensor
@@ -71,7 +71,7 @@ class _Operands:
     b_power: torch.Tensor
 
     @classmethod
-    def random(cls, config: AnyGemmConfig, m: int, seed: int, call: int) -> _Operands:
+    def random(cls, config: AnyGemmConfig, m: int, seed: int, call: int) -> Operands:
         generator = torch.Generator().manual_seed(seed * 1009 + call)
         blocks = 1 if config.recipe is Recipe.PTPC else config.k // _block(config.recipe)
         columns = config.n if config.recipe is Recipe.PTPC else -(-config.n // _block(config.recipe))
@@ -144,12 +144,12 @@ class GemmPipeline:
         (kernel,) = self.kernels()
         op = _op(self.config, codes(0, GEMM, kernel.code), seed, adversary, races=self.races)
         for call, m in enumerate(self.sizes()):
-            operands = _Operands.random(self.config, m, seed, call)
+            operands = Operands.random(self.config, m, seed, call)
             arguments = operands.arguments(self.config)
             c = op(*arguments, torch.full((m, self.config.n), float("nan"), dtype=torch.bfloat16))
             for argument in arguments:
                 argument.flatten().view(torch.uint8).fill_(255)
-            _require(f"call {call}, m={m}", c, operands.product(self.config.recipe))
+            require_bits(f"call {call}, m={m}", c, operands.product(self.config.recipe))
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ class QuantizePipeline:
             got = op.quantize(x)
             x.fill_(float("nan"))
             for what, one, other in zip(("values", "scales"), got, expected, strict=True):
-                _require(f"call {call}, m={m}, {what}", one, other)
+                require_bits(f"call {call}, m={m}, {what}", one, other)
 
 
 def _pipelines() -> list[GemmPipeline]:

@@ -236,7 +236,7 @@ def _looks_for_turn(i: Instruction) -> bool:
 
 def mutants_of(kernel: ProvedKernel) -> list[Mutant]:
     """All mutants of a kernel, in program order by operator of each line; texts that are equal once."""
-    return list({mutant.isa: mutant for mutant in _Maker(kernel).all()}.values())
+    return list({mutant.isa: mutant for mutant in _Maker(kernel).all() if mutant.line >= kernel.since}.values())
 
 
 def pipeline_mutants(pipeline: Pipeline) -> list[Mutant]:

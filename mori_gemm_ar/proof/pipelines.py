@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from mori_gemm_ar.compile.store import CodeObject, default_store
 from mori_gemm_ar.emulator import Node
 from mori_gemm_ar.emulator.adversary import Adversary
+from mori_gemm_ar.emulator.node import DEFAULT_RESIDENCY
 from mori_gemm_ar.emulator.races import RaceDetector
 from mori_gemm_ar.emulator.weak import WeakMemory
 
@@ -27,11 +28,15 @@ class WrongResult(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class ProvedKernel:
-    """One kernel of a pipeline. `name` is short and unique there; `config` is what the audit holds it against."""
+    """One kernel of a pipeline. `name` is short and unique there; `config` is what the audit holds it against.
+
+    since: line from which it is mutated, where another pipeline proves what comes before.
+    """
 
     name: str
     code: CodeObject
     config: Any
+    since: int = 1
 
     @classmethod
     def shipped(cls, name: str, config: Any) -> ProvedKernel:
@@ -64,10 +69,15 @@ class Pipeline(Protocol):
         """
 
 
-def watched_node(gpus: int, seed: int, adversary: Adversary | None, *, races: bool) -> Node:
-    """A node to prove something on: weak memory, or functional without an adversary; with the race detector or not."""
+def watched_node(
+    gpus: int, seed: int, adversary: Adversary | None, *, races: bool, residency: int = DEFAULT_RESIDENCY
+) -> Node:
+    """A node to prove something on: weak memory, or functional without an adversary; with the race detector or not.
+
+    residency: workgroups of a kernel that a GPU holds at a time.
+    """
     memory = None if adversary is None else WeakMemory(seed, adversary)
-    return Node(gpus, memory=memory, races=RaceDetector() if races else None)
+    return Node(gpus, residency=residency, memory=memory, races=RaceDetector() if races else None)
 
 
 def kernel_named(pipeline: Pipeline, name: str) -> ProvedKernel:

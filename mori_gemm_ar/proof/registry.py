@@ -12,6 +12,7 @@ from mori_gemm_ar.errors import ConfigError
 from mori_gemm_ar.proof.all_reduce import ALL_REDUCES
 from mori_gemm_ar.proof.copies import COPIES
 from mori_gemm_ar.proof.gemm import GEMMS, QUANTIZERS
+from mori_gemm_ar.proof.layers import LAYERS
 from mori_gemm_ar.proof.pipelines import Pipeline
 
 
@@ -32,12 +33,15 @@ class Family:
 _COPY_SEEDS = tuple(164 if p.world == 2 else 3 if p.world == 8 else 12 if not p.wire.lossy else 7 for p in COPIES)
 # Smaller worlds stand for the others, whose mutants take several times as long, and exact wires for lossy ones.
 FULL_ONLY = frozenset(
-    [p.name for p in COPIES if p.world > 2] + [p.name for p in ALL_REDUCES if p.world > 4 or p.config.wire.lossy]
+    [p.name for p in COPIES if p.world > 2]
+    + [p.name for p in ALL_REDUCES if p.world > 4 or p.config.wire.lossy]
+    + [p.name for p in LAYERS if p.world > 2 or p.wire.lossy]
 )
 FAMILIES = (
     Family("lsa", ALL_REDUCES, spread=200, each=200),
     Family("sdma", COPIES, spread=200, each=200, share=_COPY_SEEDS),
     Family("gemm", (*GEMMS, *QUANTIZERS), spread=60, each=50),
+    Family("layers", LAYERS, spread=200, each=200),
 )
 PIPELINES: tuple[Pipeline, ...] = tuple(pipeline for family in FAMILIES for pipeline in family.pipelines)
 

@@ -4,15 +4,16 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 import torch
 
 from mori_gemm_ar.ar import AllReduceOp
 from mori_gemm_ar.ar.arguments import TORCH_DTYPES
+from mori_gemm_ar.ar.collective import CollectiveOp
 from mori_gemm_ar.ar.wire import sum_through
 from mori_gemm_ar.errors import CollectiveError, CollectiveMismatch, CollectiveTimeout
 from mori_gemm_ar.layout import DType, Wire
@@ -22,6 +23,7 @@ from mori_gemm_ar.runtime import LocalWorld, RankContext
 
 TORCH = {code: dtype for dtype, code in TORCH_DTYPES.items()}
 COLUMNS = 48  # of a row, where the wire has rows; a wave takes one, so a block of eight waves takes eight
+AnyOp = TypeVar("AnyOp", bound=CollectiveOp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,10 @@ class Calls:
             results.append(op(x, torch.full_like(x, float("nan"))))
             x.fill_(float("nan"))
         return results
+
+    def call(self, op: AllReduceOp, rank: int, *, odd: bool) -> None:
+        """A call that all ranks make, or another one."""
+        op(self.data(0, rank, COLUMNS * (40 if odd else 2)))
 
     def check(self, results: list[list[torch.Tensor]]) -> None:
         """Raise `WrongResult` unless all ranks got the sum in rank order, rounded once, as the wire delivers it."""
@@ -79,7 +85,7 @@ def compare(result: torch.Tensor, expected: torch.Tensor, where: str) -> None:
 class RecordWatch:
     """Looks at the error record from the host's side whenever the node has run a round."""
 
-    def __init__(self, context: RankContext, op: AllReduceOp) -> None:
+    def __init__(self, context: RankContext, op: CollectiveOp) -> None:
         window = op._require_window()
         self._context, self._address = context, window.at("error")
         self._seen = False
@@ -115,28 +121,43 @@ class RecordWatch:
 
 def odd_one_out(
     world: Callable[[], LocalWorld],
-    make: Callable[[RankContext], AllReduceOp],
-    calls: Calls,
+    make: Callable[[RankContext], AnyOp],
+    call: Callable[..., None],
 ) -> None:
-    """The last rank stays away, then makes another call: the others name it, in a record complete for the host."""
-    odd = calls.world - 1
+    """The last rank stays away, then makes another call: the others name it, in a record complete for the host.
+
+    call(op, rank, odd=...) makes the call of all ranks, or another one.
+    """
 
     def rank_body(context: RankContext, *, comes: bool) -> None:
-        op = make(context)
-        watch = RecordWatch(context, op)
+        odd = context.size - 1
         expected = CollectiveMismatch if comes else CollectiveTimeout
-        try:
+
+        def body(op: AnyOp) -> None:
             if context.rank != odd or comes:
-                op(calls.data(0, context.rank, COLUMNS * (40 if context.rank == odd else 2)))
+                call(op, context.rank, odd=context.rank == odd)
                 raise WrongResult(f"rank {context.rank} returned although rank {odd} made another call or none")
-            op.target.synchronize()
-        except (CollectiveTimeout, CollectiveMismatch) as error:
-            if context.rank != odd:
-                watch.require(error, expected, odd)
-        finally:
-            watch.stop()
-            with contextlib.suppress(CollectiveError):
-                op.close()
+
+        failing(context, make(context), body, None if context.rank == odd else (expected, odd))
 
     for comes in (False, True):
         world().run(partial(rank_body, comes=comes))
+
+
+def failing(
+    context: RankContext,
+    op: AnyOp,
+    body: Callable[[AnyOp], None],
+    expected: tuple[type[CollectiveError], int] | None,
+) -> None:
+    """Run what has to fail on this rank: expected is the error and the rank that it names; None takes any."""
+    watch = RecordWatch(context, op)
+    try:
+        with op:
+            body(op)
+            op.target.synchronize()
+    except (CollectiveTimeout, CollectiveMismatch) as error:
+        if expected is not None:
+            watch.require(error, *expected)
+    finally:
+        watch.stop()

@@ -19,7 +19,7 @@ from typing import Any
 
 from mori_gemm_ar.errors import ConfigError
 from mori_gemm_ar.layout import copy_queue
-from mori_gemm_ar.runtime.cco_queues import Read, read_queues
+from mori_gemm_ar.runtime.cco_queues import Read, put_records, read_queues
 from mori_gemm_ar.runtime.resource import Resource, Rollback
 from mori_gemm_ar.runtime.symmetric import require_queues
 from mori_gemm_ar.runtime.target import CopyQueues
@@ -81,6 +81,7 @@ CALLS = (
 )  # fmt: skip
 
 MEMORY_PTR = Field("AllocatedMemory", "ptr")
+WINDOW_HANDLE = Field("RegisteredWindow", "handle")
 DEV_COMM_PTR = Field("DevCommHandle", "ptr")
 RANK = Field("DevCommHandle", "rank")
 WORLD_SIZE = Field("DevCommHandle", "world_size")
@@ -93,8 +94,8 @@ GDA_SIGNAL_COUNT = Field("CCODevCommRequirements", "gda_signal_count")
 GDA_COUNTER_COUNT = Field("CCODevCommRequirements", "gda_counter_count")
 SDMA_QUEUE_COUNT = Field("CCODevCommRequirements", "sdma_queue_count")
 FIELDS = (
-    MEMORY_PTR, DEV_COMM_PTR, RANK, WORLD_SIZE, LSA_RANK, LSA_SIZE, FLAT_BASE, PER_RANK_SIZE, GDA_CONNECTION_TYPE,
-    GDA_SIGNAL_COUNT, GDA_COUNTER_COUNT, SDMA_QUEUE_COUNT,
+    MEMORY_PTR, WINDOW_HANDLE, DEV_COMM_PTR, RANK, WORLD_SIZE, LSA_RANK, LSA_SIZE, FLAT_BASE, PER_RANK_SIZE,
+    GDA_CONNECTION_TYPE, GDA_SIGNAL_COUNT, GDA_COUNTER_COUNT, SDMA_QUEUE_COUNT,
 )  # fmt: skip
 
 # Names of the module `mori.cco` itself.
@@ -225,6 +226,14 @@ class CcoMemory(CcoHandle):
         self.ptr: int = MEMORY_PTR(handle)
 
 
+class CcoWindow(CcoHandle):
+    """Memory that all ranks reach; `handle` is what device code calls a window."""
+
+    def __init__(self, handle: Any, guard: Guard) -> None:
+        super().__init__(handle, CLOSE_WINDOW, guard)
+        self.handle: int = WINDOW_HANDLE(handle)
+
+
 class CcoDeviceComm(Resource):
     """Facts that kernels need. `close` only ends its use; the communicator destroys it, see the module."""
 
@@ -237,6 +246,7 @@ class CcoDeviceComm(Resource):
         self.per_rank_size: int = PER_RANK_SIZE(handle)
         self.copy_queues: CopyQueues | None = None
         self.copy_engine_fault: str | None = None
+        self._read: Read | None = None
         self._address: int = DEV_COMM_PTR(handle)
         self._facts = {
             "rank": RANK(handle),
@@ -249,11 +259,18 @@ class CcoDeviceComm(Resource):
 
     def find_queues(self, read: Read, queues: int) -> None:
         """Read back what mori made. Raises `ConfigError` for a layout that is not the known one."""
+        self._read = read
         found = read_queues(read, self._address, self._facts, queues, STRUCTURES)
         if isinstance(found, str):
             self.copy_engine_fault = found
         else:
             self.copy_queues = found
+
+    def put_records(self, window: Any, own: int) -> bytes:
+        """What mori's device code takes for each queue; `own` is the address of this rank's window."""
+        if self.copy_queues is None or self._read is None or not isinstance(window, CcoWindow):
+            raise ConfigError("put_records() must follow find_queues(); ask for queues, and for a window of mori's")
+        return put_records(self._read, self._address, window.handle, own, self._facts, self.copy_queues, STRUCTURES)
 
     def _release(self) -> None:
         pass
@@ -295,10 +312,10 @@ class CcoCommunicator:
             self._memory = CcoMemory(ALLOC_MEM(self._comm, size), self._guard)
         return self._memory
 
-    def register_window(self, ptr: int, size: int, parts: tuple[tuple[int, int, str], ...] = ()) -> CcoHandle:
+    def register_window(self, ptr: int, size: int, parts: tuple[tuple[int, int, str], ...] = ()) -> CcoWindow:
         """Collective: map this memory into every rank's address range. `parts` is for other targets."""
         with self._guard():
-            return CcoHandle(REGISTER_WINDOW(self._comm, ptr, size), CLOSE_WINDOW, self._guard)
+            return CcoWindow(REGISTER_WINDOW(self._comm, ptr, size), self._guard)
 
     def create_dev_comm(self, queues: int = 0) -> CcoDeviceComm:
         """Collective: the device communicator, without network, and `queues` copy-engine queues for each peer.
@@ -316,9 +333,13 @@ class CcoCommunicator:
             comm = CcoDeviceComm(CREATE_DEV_COMM(self._comm, requirements))
         self._require_flat(comm)
         if queues and self._read is not None:
-            with self._guard():
-                comm.find_queues(self._read, queues)
+            comm.find_queues(self._read_device, queues)
         return comm
+
+    def _read_device(self, address: int, nbytes: int) -> bytes:
+        assert self._read is not None
+        with self._guard():
+            return self._read(address, nbytes)
 
     def _require_flat(self, comm: CcoDeviceComm) -> None:
         if (comm.world_size, comm.lsa_size, comm.lsa_rank) != (self.nranks, self.nranks, self.rank):

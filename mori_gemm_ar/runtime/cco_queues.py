@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable, Mapping
 
 from mori_gemm_ar.errors import ConfigError
-from mori_gemm_ar.layout.copy_queue import HANDLE_BYTES, HANDLE_WORDS, UNIT_BYTES
+from mori_gemm_ar.layout.copy_queue import HANDLE_BYTES, HANDLE_WORDS, RECORD_BYTES, RECORD_WORDS, UNIT_BYTES
 from mori_gemm_ar.runtime.symmetric import MAX_QUEUES
 from mori_gemm_ar.runtime.target import CopyQueues
 
@@ -97,6 +97,35 @@ def read_queues(
             continue
         _check_handle(read, handle, f"queue {number} to peer {peer}")
     return CopyQueues(table, count, world)
+
+
+def put_records(
+    read: Read,
+    comm: int,
+    window: int,
+    own: int,
+    facts: Mapping[str, int],
+    queues: CopyQueues,
+    structures: Mapping[str, Members],
+) -> bytes:
+    """What mori's put takes for each queue, one record behind the other; those of the own rank are zero.
+
+    comm, window: addresses of ccoDevComm and ccoWindowDevice. own: address of this rank's window. Raises `ConfigError`
+    when the window is not laid out as `structures` say.
+    """
+    found = _Structure("ccoWindowDevice", structures, read(window, layout_of("ccoWindowDevice", structures)[1]))
+    rank, stride = facts["lsaRank"], facts["perRankSize"]
+    for member, value in (("winBase", own - rank * stride), ("stride4G", stride >> 32), ("lsaRank", rank)):
+        if found[member] != value:
+            raise _refuse(f"ccoWindowDevice.{member}", hex(found[member]), f"{value:#x}, as the host says")
+    count, records = queues.per_peer, []
+    handles = struct.unpack(f"<{queues.world * count}Q", read(queues.table, 8 * queues.world * count))
+    for index, handle in enumerate(handles):
+        peer, number = divmod(index, count)
+        words = (comm, window, peer, number, own, own + (peer - rank) * stride, handle, 0)
+        assert len(words) == len(RECORD_WORDS)
+        records.append(bytes(RECORD_BYTES) if peer == rank else struct.pack(f"<{len(words)}Q", *words))
+    return b"".join(records)
 
 
 def _no_queues() -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from mori_gemm_ar.compile.store import CodeForm
@@ -211,6 +212,20 @@ class EmulatedTarget:
     def synchronize(self) -> None:
         """Wait until this target's stream is drained."""
         self._host.wait("the stream to drain", lambda: self._pending == 0)
+
+    def mori_bitcode(self) -> Path:
+        """Refuses: what amd-mori's device code reads is made by amd-mori, on a GPU."""
+        raise ConfigError(
+            "cco_device='mori' must run on device='rocm', but the device is 'emulated', whose queues are not "
+            "amd-mori's; use cco_device='own'"
+        )
+
+    def copy(self, target: int, source: int, nbytes: int) -> None:
+        """Copy when earlier calls have ended."""
+        if self.recording:
+            raise ConfigError("copy() must not be called while recording; an emulated recording holds launches only")
+        self.synchronize()
+        ctypes.memmove(target, source, nbytes)
 
     def settle(self) -> None:
         """CPU tensors have no stream: wait, except while recording."""

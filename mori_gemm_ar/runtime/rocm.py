@@ -12,8 +12,10 @@ import struct
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from mori_gemm_ar.compile.mori_bitcode import find_bitcode
 from mori_gemm_ar.compile.store import CodeForm, CodeObject
 from mori_gemm_ar.emulator import TICKS_PER_SECOND
 from mori_gemm_ar.errors import ConfigError
@@ -136,7 +138,7 @@ class PreparedPipeline:
 
     def __init__(self, target: RocmTarget, launches: PreparedLaunches, places: Sequence[Place]) -> None:
         self._target, self.launches = target, launches
-        self._gpu, self._queue = target.gpu, launches.run
+        self.gpu, self._queue = target.gpu, launches.run
         self._single, self._pairs = [], []
         rest = list(places)
         while rest:
@@ -154,7 +156,7 @@ class PreparedPipeline:
             _PAIR(arguments, offset, addresses[operand], addresses[operand + 1])
         for arguments, offset, operand in self._single:
             _SINGLE(arguments, offset, addresses[operand])
-        gpu = self._gpu
+        gpu = self.gpu
         # Nearly always: the device is current and the stream that of the last call.
         if gpu.is_current() and (stream := gpu.stream()) == self._target.last_stream:
             self._queue(stream)
@@ -283,6 +285,17 @@ class RocmTarget:
         if self.last_stream is not None and stream != self.last_stream:
             self._hip.follow(self._event, self.last_stream, stream)
         self.last_stream = stream
+
+    def mori_bitcode(self) -> Path:
+        """amd-mori's device code; see `compile.mori_bitcode`, which may compile it."""
+        return find_bitcode()
+
+    def copy(self, target: int, source: int, nbytes: int) -> None:
+        """Queue a copy of device memory on torch's current stream, in the order of calls."""
+        with self.gpu.guard():
+            if not self.gpu.capturing():
+                self._keep_order(self.gpu.stream())
+            self.gpu.tensor(target, nbytes).copy_(self.gpu.tensor(source, nbytes))
 
     def settle(self) -> None:
         """Nothing: the stream orders what the caller queues next."""

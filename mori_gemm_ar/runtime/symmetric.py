@@ -202,6 +202,10 @@ class DevCommHandle(Resource):
             self._queues = engines.open(comm.rank, comm.nranks, queues)
             self.copy_queues = CopyQueues(self._queues.table, queues, comm.nranks)
 
+    def put_records(self, window: object, own: int) -> bytes:
+        """Refuses: amd-mori's device code has no structures here."""
+        raise ConfigError("cco_device='mori' must run on device='rocm'; emulated queues are not amd-mori's")
+
     def _release(self) -> None:
         if self._queues is not None:
             self._queues.close()

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from mori_gemm_ar.compile.store import CodeForm
@@ -67,6 +68,12 @@ class DeviceComm(Closable, Protocol):
     @property
     def per_rank_size(self) -> int:
         """Bytes between two ranks' memory."""
+
+    def put_records(self, window: Closable, own: int) -> bytes:
+        """What mori's device code takes for each queue (layout.copy_queue.RECORD_WORDS), on a target that has it.
+
+        own: address of this rank's window.
+        """
 
 
 class SymmetricMemory(Protocol):
@@ -129,6 +136,12 @@ class Target(Protocol):
 
     def prepare(self, pipeline: Pipeline) -> Prepared:
         """A pipeline to be run often: its buffers are stand-ins (see `launch.places_of`), given anew at each run."""
+
+    def mori_bitcode(self) -> Path:
+        """amd-mori's device code, to link. `ConfigError` on a target whose queues are not mori's."""
+
+    def copy(self, target: int, source: int, nbytes: int) -> None:
+        """Queue a copy within this rank's memory behind earlier calls."""
 
     def settle(self) -> None:
         """Make results visible to the caller the way its tensors expect (a CPU tensor: wait; a GPU tensor: nothing)."""

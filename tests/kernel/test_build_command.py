@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 
-from mori_gemm_ar.commands.build import ElementType, Op, configs_of
+from mori_gemm_ar.commands.build import ElementType, LayerOptions, Op, configs_of
 from mori_gemm_ar.compile.ahead import build_store
 from mori_gemm_ar.compile.hsaco import find_linker, read_hsaco
 from mori_gemm_ar.compile.store import CodeForm, CodeObject, CodeStore, isa_digest, source_digest
 from mori_gemm_ar.errors import ConfigError, MissingDependencyError
-from mori_gemm_ar.layout import AllReduceConfig, DType, Stage
+from mori_gemm_ar.layout import AllReduceConfig, BLayout, DType, QuantizeConfig, Recipe, Stage
+from mori_gemm_ar.plan import LayerSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = [AllReduceConfig(2, DType.BF16, stage) for stage in Stage]
@@ -154,7 +155,57 @@ def test_isa_only_needs_no_linker(tmp_path: Path) -> None:
     assert len(store.held()) == 2
 
 
+LAYER = (
+    "--op", "gemm-allreduce", "--world", "2", "--n", "256", "--k", "128", "--m-max", "256", "--quant", "ptpc",
+    "--b-layout", "row", "--mode", "fused-sdma",
+)  # fmt: skip
+LOAD_LAYER = (
+    LOAD[: LOAD.index("from mori_gemm_ar.ar import")]
+    + """
+from mori_gemm_ar.op import GemmAllReduceOp
+from mori_gemm_ar.runtime import LocalWorld
+
+def body(rank):
+    layer = dict(n=256, k=128, m_max=256, quant="ptpc", b_layout="row", mode="fused-sdma")
+    with GemmAllReduceOp.create(rank, **layer, device="emulated") as op:
+        a, b = (torch.ones(256, 128).to(torch.float8_e4m3fn) for _ in range(2))
+        out = op(a, b, torch.ones(256), torch.ones(256))
+        return float(out.min()), float(out.max()), op.plan(256).mode.value
+
+print(LocalWorld(2).run(body))
+print(sorted({"flydsl", "typer", "rich"} & {name.partition(".")[0] for name in sys.modules}))
+"""
+)
+
+
+def test_a_layer_loads_without_flydsl(tmp_path: Path) -> None:
+    """All that the op creates and tests itself with."""
+    assert command(*LAYER, "--isa-only", "--out", str(tmp_path)).returncode == 0
+    kernels = {entry["kernel"] for entry in manifest(tmp_path)["entries"]}
+    assert {"sdma_scatter_w2_bf16", "fused_sdma_w2_gemm_ptpc_128x256_n256_k128_row"} <= kernels
+    assert all(entry["audit"]["declared"] and entry["audit"]["verdict"] == "pass" for entry in
+               manifest(tmp_path)["entries"])  # fmt: skip
+    script = f"FLYDSL = None; ROOT = {str(ROOT)!r}\n{LOAD_LAYER}"
+    environment = os.environ | {"MORI_GEMM_AR_CACHE": str(tmp_path), "OPENBLAS_NUM_THREADS": "1"}
+    run = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines() == ["[(256.0, 256.0, 'fused-sdma'), (256.0, 256.0, 'fused-sdma')]", "[]"]
+
+
+def test_every_config_of_a_layer_is_built() -> None:
+    layer = LayerOptions(512, 256, 4096, "blockscale", "row")
+    configs = configs_of(Op.GEMM_ALLREDUCE, [2, 4, 2], [], layer)
+    assert len(configs) == len(set(configs))
+    for world in (2, 4):
+        spec = LayerSpec(world, 512, 256, 4096, Recipe.BLOCKSCALE, BLayout.ROW)
+        assert {*spec.kernels(), QuantizeConfig(Recipe.BLOCKSCALE, 256)} <= set(configs)
+
+
 FAILURES = {
+    "no rows": ((*LAYER[:8], *LAYER[10:]), 2, "m_max must be given for op='gemm-allreduce'"),
+    "a rule": ((*LAYER, "--n", "500"), 2, "n=500 must be a multiple of 16"),
+    "a name": ((*LAYER, "--mode", "fused"), 2, "mode='fused' must be one of"),
+    "an option of another op": (("--n", "512"), 2, "n must be left out for op='allreduce'"),
     "no linker": (("--linker", "/none/ld.lld"), 2, "error: linker='/none/ld.lld' must be an executable file"),
     "bad linker": (("--linker", "false"), 1, "lld invocation failed"),
     "world": (("--world", "9"), 2, "--world"),

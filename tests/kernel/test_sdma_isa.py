@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from mori_gemm_ar.audit import KernelContract, Policy, Poll, Posts, Publish, Spelling, audit_kernel
-from mori_gemm_ar.audit.contracts import DRAIN_POLL, DRAIN_SCOPED, PUT_SCOPED, PUT_STORES, SIGNAL_STORES, counted
+from mori_gemm_ar.audit.contract import DRAIN_POLL, DRAIN_SCOPED, PUT_SCOPED, PUT_STORES, SIGNAL_STORES, counted
 from mori_gemm_ar.compile.build import build
 from mori_gemm_ar.isa import basic_blocks, parse_isa
 from mori_gemm_ar.layout import DType

@@ -219,7 +219,7 @@ def test_data_differs_in_every_call_and_rank() -> None:
 
 
 def test_script_in_a_process_of_its_own(tmp_path: Path) -> None:
-    """As `make demo` runs it, from elsewhere, with a cold cache: one entry per configuration, not per rank."""
+    """From elsewhere, with a cold cache: one entry per configuration, not per rank."""
     command = [sys.executable, str(SCRIPT), "--local-world", "4", "--m", "128", "--n", "1024"]
     env = {**os.environ, "MORI_GEMM_AR_CACHE": str(tmp_path / "cache"), "OPENBLAS_NUM_THREADS": "8"}
     run = subprocess.run(command, cwd=tmp_path, env=env, text=True, capture_output=True, timeout=300)

@@ -88,7 +88,8 @@ def test_ranks_that_disagree_about_the_op(different: dict[str, Any]) -> None:
     texts = run(3, body)
     assert len(set(texts)) == 1
     assert texts[0].startswith(
-        "max_bytes, stage, dtypes, transport, queues and wire must be equal on all ranks; got rank 0: (256, None, "
+        "max_bytes, stage, dtypes, transport, queues, wire and cco_device must be equal on all ranks; "
+        "got rank 0: (256, None, "
     )
     assert all(f"rank {rank}: " in texts[0] for rank in range(3))
 

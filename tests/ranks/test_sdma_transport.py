@@ -184,7 +184,7 @@ def test_ranks_that_ask_for_different_things(option: dict[str, tuple[Any, Any]])
 
     for error in errors(2, body):
         assert isinstance(error, ConfigError)
-        assert "transport, queues and wire must be equal on all ranks; got rank 0: " in str(error)
+        assert "transport, queues, wire and cco_device must be equal on all ranks; got rank 0: " in str(error)
 
 
 @pytest.mark.parametrize("queues", [0, 9, True, "2", 1.0])

@@ -219,7 +219,7 @@ def test_ranks_that_ask_for_different_wires_are_told() -> None:
         AllReduceOp.create(ctx, 4096, wire=("exact", "fp8")[ctx.rank])
 
     for error in errors(2, body):
-        assert "max_bytes, stage, dtypes, transport, queues and wire must be equal on all ranks" in str(error)
+        assert "transport, queues, wire and cco_device must be equal on all ranks" in str(error)
         assert "'exact'" in str(error) and "'fp8'" in str(error)
 
 

@@ -80,6 +80,31 @@ class UniqueIdObject:
         return UniqueIdObject(b)
 
 
+class DeviceMemory:
+    """What of a communicator kernels may reach."""
+
+    def __init__(self, regions: RegionTable, rank: int) -> None:
+        self._regions, self._rank = regions, rank
+        self._known: list[MemoryRegion] = []
+        self._held: list[Any] = []
+
+    def know(self, region: MemoryRegion) -> None:
+        self._regions.add(region)
+        self._known.append(region)
+
+    def structure(self, name: str, data: bytes) -> int:
+        """Address of a structure in device memory."""
+        held = ctypes.create_string_buffer(data, len(data))
+        self._held.append(held)
+        address = ctypes.addressof(held)
+        self.know(MemoryRegion(f"{name} structure of rank {self._rank}", address, len(data), self._rank))
+        return address
+
+    def forget(self) -> None:
+        while self._known:
+            self._regions.remove(self._known.pop())
+
+
 class FakeCco:
     """The module `mori.cco` for one rank, with the rules that the real one has: order of teardown, ids as objects."""
 
@@ -125,7 +150,7 @@ class FakeCco:
         class Communicator:
             def __init__(self, nranks: int, rank: int) -> None:
                 self.nranks, self.rank = nranks, rank
-                self.regions: list[MemoryRegion] = []
+                self.device = DeviceMemory(regions, rank)
                 fake.live.append("communicator")
 
             @staticmethod
@@ -148,10 +173,12 @@ class FakeCco:
 
             def register_window(self, ptr: int, size: int) -> Resource:
                 step("register_window")
-                region = MemoryRegion(f"window of rank {self.rank}", ptr, size, self.rank, symmetric=True)
-                regions.add(region)
-                self.regions.append(region)
-                return Resource("window")
+                self.device.know(MemoryRegion(f"window of rank {self.rank}", ptr, size, self.rank, symmetric=True))
+                window = Resource("window")
+                # ccoWindowDevice, as the header of amd-mori lays it out.
+                base, units = ptr - self.rank * flat.per_rank, flat.per_rank >> 32
+                window.handle = self.device.structure("window", struct.pack("<QIi16x", base, units, self.rank))
+                return window
 
             def create_dev_comm(self, requirements: CCODevCommRequirements | None = None) -> Resource:
                 step("create_dev_comm")
@@ -161,13 +188,13 @@ class FakeCco:
                 comm.rank = comm.lsa_rank = self.rank
                 comm.world_size = comm.lsa_size = self.nranks
                 comm.flat_base, comm.per_rank_size = flat.base, flat.per_rank
-                comm.ptr = fake.device_structures(comm, requirements.sdma_queue_count)
+                data = fake.device_structures(comm, requirements.sdma_queue_count)
+                comm.ptr = self.device.structure("device communicator", data)
                 return comm
 
             def destroy(self) -> None:
                 step("destroy")
-                for region in self.regions:
-                    regions.remove(region)
+                self.device.forget()
                 if fake.queues is not None:
                     fake.queues.close()
                     fake.queues = None
@@ -179,12 +206,11 @@ class FakeCco:
         self.UniqueId, self.Communicator = UniqueIdObject, Communicator
         self.CCODevCommRequirements = CCODevCommRequirements
 
-    def device_structures(self, comm: Any, queues: int) -> int:
-        """A device communicator in memory, as the header of amd-mori lays it out; queues only with MORI_ENABLE_SDMA."""
+    def device_structures(self, comm: Any, queues: int) -> bytes:
+        """A device communicator, as the header of amd-mori lays it out; queues only with MORI_ENABLE_SDMA."""
         count, table = 0, 0
         if os.environ.get("MORI_ENABLE_SDMA") == "1" and self._engines is not None:
             self.queues = self.queues or self._engines.open(comm.rank, comm.world_size, queues)
             count, table = self.queues.per_peer, self.queues.table
         facts = (comm.rank, comm.world_size, comm.lsa_size, comm.lsa_rank, 0, 0, comm.flat_base, comm.per_rank_size)
-        self.structure = bytearray(struct.pack("<6i2Q128xI4xQ2Q", *facts, count, table, 0, 0))
-        return ctypes.addressof(ctypes.c_char.from_buffer(self.structure))
+        return struct.pack("<6i2Q128xI4xQ2Q", *facts, count, table, 0, 0)

@@ -5,12 +5,25 @@
 from __future__ import annotations
 
 import ast
+import fcntl
 import math
+import os
 import re
+import subprocess
+import sys
 import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
+# The device code of mori.cco and what says where its bitcode is, below the package.
+DEVICE_PARTS = {
+    "table": "cco/device/ops.py",
+    "lookup": "cco/device/bitcode.py",
+    "wrapper": "_jit-sources/src/cco/device/cco_device_wrapper.cpp",
+    "header": "_jit-sources/include/mori/cco/cco.hpp",
+}
 # Path below the package for each source.
 PARTS = {
     "python": "cco/communicator.py",
@@ -18,6 +31,48 @@ PARTS = {
     "cython": "cco/cco.pyx",
     "header": "_jit-sources/include/mori/cco/cco.hpp",
 }
+
+
+VERSION = "1.2.4"
+WHEEL = f"amd_mori-{VERSION}-cp312-cp312-manylinux_2_39_x86_64.whl"
+DOWNLOAD = (
+    "-m", "pip", "--disable-pip-version-check", "download", "--quiet", "--retries=1", "--timeout=30",
+    "--no-deps", "--only-binary=:all:", "--python-version", "3.12", "--platform", "manylinux_2_39_x86_64",
+    f"amd-mori=={VERSION}",
+)  # fmt: skip
+
+
+def cache_folder() -> Path:
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (base if base.is_absolute() else Path.home() / ".cache") / "mori_gemm_ar-tests"
+
+
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, which is downloaded once for each user; skips the test where it cannot be had."""
+    folder = cache_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        folder = tmp_path_factory.mktemp("wheel")
+    with (folder / "lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # test processes download it once
+        found = folder / WHEEL
+        if not found.exists():
+            command = [sys.executable, *DOWNLOAD, "--dest", str(folder)]
+            try:
+                run = subprocess.run(command, capture_output=True, text=True, timeout=300)
+                reason = run.stderr.strip().splitlines()[-1:] if run.returncode else []
+            except (OSError, subprocess.TimeoutExpired) as error:
+                reason = [str(error)]
+            if not found.exists():
+                pytest.skip(f"the wheel of amd-mori {VERSION} cannot be had: {''.join(reason)}")
+    return found
+
+
+def parts_of(wheel: Path, parts: dict[str, str]) -> dict[str, str]:
+    """Texts of files in a wheel."""
+    with zipfile.ZipFile(wheel) as archive:
+        return {part: archive.read(f"mori/{name}").decode() for part, name in parts.items()}
 
 
 @dataclass
@@ -48,8 +103,7 @@ class MoriSource:
     @staticmethod
     def texts(wheel: Path) -> dict[str, str]:
         """The sources in a wheel, as this class takes them."""
-        with zipfile.ZipFile(wheel) as archive:
-            return {part: archive.read(f"mori/{name}").decode() for part, name in PARTS.items()}
+        return parts_of(wheel, PARTS)
 
     def family(self, name: str) -> list[Class]:
         """A class and its bases, as far as the sources have them."""

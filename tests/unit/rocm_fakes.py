@@ -209,6 +209,10 @@ class EmulatedRocmTarget(RocmTarget):
         self.fake.raw.fake_next_host(own)
         return super().error_record(own, nbytes)
 
+    def copy(self, target: int, source: int, nbytes: int) -> None:
+        self.emulated.synchronize()  # a CPU tensor has no stream that would keep the order
+        super().copy(target, source, nbytes)
+
     def submit(self, pipeline: Pipeline) -> None:
         self.buffers = pipeline.buffers
         super().submit(pipeline)

@@ -14,7 +14,10 @@ import pytest
 from mori_gemm_ar.audit import AuditReport, audit_kernel, audit_text, contract_named, contract_of, verdict
 from mori_gemm_ar.commands.shipped import (
     FAMILIES,
+    LAYERS,
     all_reduces,
+    fused_gemms,
+    pulled_tails,
     sdma_all_reduces,
     sdma_wire_all_reduces,
     shipped_configs,
@@ -23,7 +26,9 @@ from mori_gemm_ar.commands.shipped import (
 from mori_gemm_ar.compile.store import default_store
 from mori_gemm_ar.errors import IsaError
 from mori_gemm_ar.isa import Instruction, parse_isa
-from mori_gemm_ar.layout import AllReduceConfig, DType, Gather, Stage
+from mori_gemm_ar.layout import AllReduceConfig, DType, Gather, GemmConfig, SmallGemmConfig, Stage, Wire
+from mori_gemm_ar.layout.fused import FusedConfig
+from mori_gemm_ar.plan import LayerSpec
 
 ALL = shipped_configs()
 # The largest kernel of each stage, and a small one of another type.
@@ -45,11 +50,25 @@ def test_the_registry_lists_every_family_once() -> None:
     assert len(list(all_reduces())) == 8 * 3 * 3
     assert len(list(sdma_all_reduces())) == 7 * 3 * 3
     assert {type(config).__name__ for config in ALL} == {
-        "AllReduceConfig", "SdmaConfig", "GemmConfig", "SmallGemmConfig", "QuantizeConfig",
+        "AllReduceConfig", "SdmaConfig", "GemmConfig", "SmallGemmConfig", "QuantizeConfig", "FusedConfig", "PullConfig",
     }  # fmt: skip
     assert len(list(wire_all_reduces())) == 7 * 2 * 3
     assert len(list(sdma_wire_all_reduces())) == 7 * 2 * 3 * 3
-    assert len(FAMILIES) == 5
+    assert len(list(fused_gemms())) == 2 + 3 + 3 + 2 + 4
+    assert len(list(pulled_tails())) == 7 * 6
+    assert len(FAMILIES) == 7
+
+
+@pytest.mark.parametrize("wire", [Wire.EXACT, Wire.FP8, Wire.FP8_BOTH])
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+def test_all_that_a_layer_may_launch_is_audited(layer: Any, wire: Wire) -> None:
+    """But for the plain GEMM, which is compiled for one shape only."""
+    world, recipe, n, k, b_layout = layer
+    spec = LayerSpec(world, n, k, 16384, recipe, b_layout, wire)
+    more = [config for config in spec.kernels() if not isinstance(config, (GemmConfig, SmallGemmConfig))]
+    assert set(more) <= set(ALL)
+    if wire is not Wire.FP8_BOTH:
+        assert any(isinstance(config, FusedConfig) for config in more)
 
 
 @pytest.mark.parametrize("config", ALL, ids=lambda config: config.key)

@@ -12,10 +12,10 @@ import pytest
 
 from mori_gemm_ar.emulator import Node, QueueSet
 from mori_gemm_ar.errors import ConfigError
-from mori_gemm_ar.layout.copy_queue import HANDLE_OFFSETS
+from mori_gemm_ar.layout.copy_queue import HANDLE_OFFSETS, RECORD_BYTES
 from mori_gemm_ar.runtime import CopyQueues
 from mori_gemm_ar.runtime.cco import STRUCTURES
-from mori_gemm_ar.runtime.cco_queues import layout_of, read_queues
+from mori_gemm_ar.runtime.cco_queues import layout_of, put_records, read_queues
 
 WORLD, RANK, PER_PEER = 4, 1, 2
 FACTS = {
@@ -95,6 +95,41 @@ def test_no_queue_to_oneself_is_needed(device: Device) -> None:
     for number in range(PER_PEER):
         device.handle(RANK * PER_PEER + number).value = 0
     assert isinstance(device.find(), CopyQueues)
+
+
+def window_structure(
+    base: int = FACTS["flatBase"] + 4096, units: int = 1, rank: int = RANK
+) -> ctypes.Array[ctypes.c_char]:
+    """ccoWindowDevice of a window 4096 bytes into each rank's memory."""
+    return ctypes.create_string_buffer(struct.pack("<QIi16x", base, units, rank), 32)
+
+
+OWN = FACTS["flatBase"] + RANK * FACTS["perRankSize"] + 4096
+
+
+def test_records_say_what_mori_s_put_takes(device: Device) -> None:
+    queues, window = device.find(), window_structure()
+    assert isinstance(queues, CopyQueues)
+    at = ctypes.addressof(window)
+    data = put_records(ctypes.string_at, device.ptr, at, OWN, FACTS, queues, STRUCTURES)
+    assert len(data) == WORLD * PER_PEER * RECORD_BYTES
+    for index in range(WORLD * PER_PEER):
+        peer, number = divmod(index, PER_PEER)
+        words = struct.unpack_from("<8Q", data, index * RECORD_BYTES)
+        there = OWN + (peer - RANK) * FACTS["perRankSize"]
+        assert words == ((0,) * 8 if peer == RANK else (
+            device.ptr, at, peer, number, OWN, there, device.handle(index).value, 0,
+        ))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"), [({"base": 4096}, "winBase"), ({"units": 2}, "stride4G"), ({"rank": 2}, "lsaRank")]
+)
+def test_a_window_in_an_unknown_layout_is_refused(device: Device, changes: dict[str, int], field: str) -> None:
+    queues, window = device.find(), window_structure(**changes)
+    assert isinstance(queues, CopyQueues)
+    with pytest.raises(ConfigError, match=rf"ccoWindowDevice\.{field}=0x[0-9a-f]+ must be 0x"):
+        put_records(ctypes.string_at, device.ptr, ctypes.addressof(window), OWN, FACTS, queues, STRUCTURES)
 
 
 UNKNOWN: dict[str, tuple[Callable[[Device], object], str]] = {

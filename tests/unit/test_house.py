@@ -21,7 +21,7 @@ PACKAGE = "mori_gemm_ar"
 HEADER = ("SPDX-License-Identifier: MIT", "Copyright (c) 2026 mori_gemm_ar contributors")
 COMMENT = {".py": "# ", ".toml": "# ", ".txt": "# ", ".ll": "; "}
 # Files outside the suffix walk that carry the header too.
-HEADED_EXTRAS = ("Makefile", ".ci/run", ".gitignore")
+HEADED_EXTRAS = ("Makefile", ".ci/run", ".ci/sglang", ".gitignore")
 
 SOFT_LINES = 400
 HARD_LINES = 600
@@ -61,15 +61,19 @@ AREAS = {
     "compile": area("errors compile.store compile.hsaco", lazy_own="compile.build compile.backend"),
     "compile.hsaco": area("errors isa"),
     "compile.store": area("errors isa compile.hsaco", lazy_own="compile.build"),
+    "compile.mori_bitcode": area("errors layout", lazy_third="mori"),
     "compile.backend": area("errors compile.hsaco", "flydsl"),
     "compile.build": area(
-        "errors layout isa kernels audit compile.store compile.backend compile.hsaco", "flydsl torch"
+        "errors layout isa kernels audit compile.store compile.backend compile.hsaco compile.mori_bitcode",
+        "flydsl torch",
     ),
     "emulator": area("errors isa layout.copy_queue", "numpy"),
     "audit": area("errors isa"),
-    "runtime": area("errors layout isa emulator compile.store", "numpy torch", "compile compile.build", "mori"),
+    "runtime": area(
+        "errors layout isa emulator compile.store compile.mori_bitcode", "numpy torch", "compile compile.build", "mori"
+    ),
     "model": area("errors layout", "numpy"),
-    "ar": area("errors layout compile.store runtime", "numpy torch", "compile compile.build"),
+    "ar": area("errors layout compile.store compile.mori_bitcode runtime", "numpy torch", "compile compile.build"),
     "gemm": area("errors layout compile.store runtime", "torch", "compile compile.build"),
     "plan_rules": area("errors layout model", lazy_own="plan"),
     "plan": area("errors layout model plan_rules"),
@@ -79,11 +83,16 @@ AREAS = {
         "numpy torch",
         "compile.build",
     ),
+    "hwcheck": area(
+        "errors layout isa compile compile.store emulator runtime ar gemm op plan model",
+        "numpy torch",
+        "compile.build",
+    ),
     "integrations": area("errors layout ar gemm op plan", "torch", "runtime", "vllm sglang"),
     "commands": area(
         "errors layout model",
         "typer rich",
-        "isa audit compile compile.store compile.hsaco emulator runtime ar plan op proof",
+        "isa audit compile compile.store compile.hsaco emulator runtime ar plan op proof hwcheck",
         "matplotlib",
     ),
     "cli": area("errors commands", "typer rich"),

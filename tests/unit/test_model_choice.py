@@ -225,16 +225,9 @@ def test_an_explanation_says_everything() -> None:
     assert {name for entry in document["outlook"] for name in entry["assumes"]} == {
         c["name"] for c in document["assumed"]
     }
-    assert not document["path_built"]
     times = [key for key in _keys(document) if key.endswith("_us")]
     assert times
     assert all("predicted" in key for key in times)
-
-
-def test_a_plan_is_called_built_if_one_op_runs_it() -> None:
-    alone = explain(CONSTANTS, load_records(), replace(PUBLISHED, world=1)).to_dict()
-    assert alone["path_built"]
-    assert not explain(CONSTANTS, load_records(), replace(PUBLISHED, m=64)).to_dict()["path_built"]
 
 
 def _keys(value: object) -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mori_gemm_ar.integrations import mori_compat
-from tests.unit.mori_wheel import wheel_or_skip
+from tests.unit.mori_source import wheel
 
 FUNCTIONS = {
     "op": ("supports", "padded_m"),
@@ -36,7 +36,7 @@ Signature = list[tuple[str, str, bool]]
 @pytest.fixture(scope="module")
 def trees(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ast.Module]:
     """Parsed sources of the peer."""
-    return parsed(wheel_or_skip(tmp_path_factory))
+    return parsed(wheel(tmp_path_factory))
 
 
 def parsed(wheel: Path) -> dict[str, ast.Module]:

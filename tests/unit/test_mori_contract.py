@@ -13,16 +13,15 @@ import pytest
 
 from mori_gemm_ar.runtime import cco
 from tests.unit import fake_cco
-from tests.unit.mori_source import MoriSource
-from tests.unit.mori_wheel import wheel_or_skip
+from tests.unit.mori_source import MoriSource, wheel
 
 PACKAGE = Path(cco.__file__).resolve().parents[1]
 
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The sources in the wheel."""
-    return MoriSource.texts(wheel_or_skip(tmp_path_factory))
+    """The sources in the wheel, which is downloaded once for each user."""
+    return MoriSource.texts(wheel(tmp_path_factory))
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +140,7 @@ def test_mori_is_imported_in_one_place() -> None:
         for path in sorted(PACKAGE.rglob("*.py"))
         if re.search(r"^\s*(import|from) mori\b", path.read_text(), re.MULTILINE)
     ]
-    assert importing == ["runtime/rocm.py"]
+    assert importing == ["compile/mori_bitcode.py", "runtime/rocm.py"]
     # And it goes nowhere but into the target, which hands it to cco.py.
     assert re.findall(r"mori\.cco\b(?!`)[^\n]*", (PACKAGE / "runtime" / "rocm.py").read_text()) == [
         "mori.cco",

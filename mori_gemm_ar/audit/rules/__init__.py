@@ -13,9 +13,9 @@ from mori_gemm_ar.audit.findings import Finding
 from mori_gemm_ar.audit.rules.accesses import cache_policy, peer_atomics, store_order, store_widths
 from mori_gemm_ar.audit.rules.barriers import barrier_balance
 from mori_gemm_ar.audit.rules.lds import lds_copies, lds_handover
-from mori_gemm_ar.audit.rules.polling import acquire_after_wait, bounded_waits, wait_loops
+from mori_gemm_ar.audit.rules.polling import acquire_after_count, acquire_after_wait, bounded_waits, wait_loops
 from mori_gemm_ar.audit.rules.posting import doorbell_order
-from mori_gemm_ar.audit.rules.publication import one_release, publish_order, writeback_wait
+from mori_gemm_ar.audit.rules.publication import one_release, publish_order, released_end, writeback_wait
 from mori_gemm_ar.audit.rules.registers import register_waits
 from mori_gemm_ar.audit.rules.resources import no_spills, no_waterfall, register_ceiling
 from mori_gemm_ar.audit.subject import Subject
@@ -27,7 +27,9 @@ RULES: tuple[Rule, ...] = (
     wait_loops,
     bounded_waits,
     acquire_after_wait,
+    acquire_after_count,
     publish_order,
+    released_end,
     doorbell_order,
     writeback_wait,
     one_release,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from mori_gemm_ar.audit.contracts import Spelling
+from mori_gemm_ar.audit.contract import Spelling
 from mori_gemm_ar.audit.findings import Finding, at
 from mori_gemm_ar.audit.flow import open_sets
 from mori_gemm_ar.audit.operations import Access, Kind

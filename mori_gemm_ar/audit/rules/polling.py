@@ -223,6 +223,31 @@ def acquire_after_wait(subject: Subject) -> Iterator[Finding]:
             yield at(subject.code[index], f"follows the wait of line {lines} with no buffer_inv {need} in between")
 
 
+def acquire_after_count(subject: Subject) -> Iterator[Finding]:
+    """Who completes a count acts for all that were counted: its answer, vmcnt(0), buffer_inv, then anything (L11)."""
+    needed = {p.access: p.acquire.reach for p in subject.contract.publishes if p.acquire is not None}
+    if not needed:
+        return
+    counts = {n: needed[subject.spelling(n)] for n in subject.publishing if subject.spelling(n) in needed}
+    doorbells = {post.doorbell for post in subject.posts}
+
+    def step(open_: frozenset[int], index: int) -> frozenset[int]:
+        op = subject.ops[index]  # counts that have been answered are complemented
+        if index in counts:
+            return open_ | {index}
+        if op.wait_vm == 0:
+            return frozenset(min(n, ~n) for n in open_)
+        if op.kind is Kind.INVALIDATE and op.access is not None:
+            reach = op.access.policy.reach
+            return frozenset(n for n in open_ if n >= 0 or counts[~n] > reach)
+        return open_
+
+    for index, open_ in open_sets(subject.flow, step):
+        if open_ and (index in doorbells or _uses_data(subject, index)):
+            lines = ", ".join(str(subject.line(max(n, ~n))) for n in sorted(open_))
+            yield at(subject.code[index], f"follows the count of line {lines} with no vmcnt(0) and buffer_inv between")
+
+
 def _uses_data(subject: Subject, index: int) -> bool:
     op = subject.ops[index]
     if op.barrier:

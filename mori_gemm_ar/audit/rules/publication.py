@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from mori_gemm_ar.audit.findings import Finding, at
@@ -63,17 +63,31 @@ class Writes:
 
 
 def release_states(subject: Subject) -> Iterator[tuple[int, Writes]]:
-    """(index, state before it) of all instructions that a path reaches."""
+    """(index, state before it) of all instructions that a wave may come to, for each class of waves."""
+    step = release_step(subject)
+    for wave in subject.wave_classes:
+        yield from states(subject.graphs[wave].narrowed_flow(), Writes(met=True), step, Writes.joined)
+
+
+def release_step(subject: Subject) -> Callable[[Writes, int], Writes]:
+    """The state after an instruction of one wave; a barrier tells of all waves, whichever way they came to it."""
     ops = subject.ops
     alone = subject.waves == 1  # a workgroup of one wave needs no barrier
 
-    def step(state: Writes, index: int) -> Writes:
+    def after(state: Writes, index: int) -> Writes:
         if index in subject.ring_stores:
             return state  # no cache holds the ring, and a rule of its own waits for it
         state = state.after(ops[index])
         return replace(state, met=True) if alone else state
 
-    return states(subject.flow, Writes(met=True), step, Writes.joined)
+    everyone = states(subject.flow, Writes(met=True), after, Writes.joined)
+    sent = {index: state.store == FAR for index, state in everyone if ops[index].barrier}
+
+    def step(state: Writes, index: int) -> Writes:
+        state = after(state, index)
+        return replace(state, met=sent[index]) if ops[index].barrier else state
+
+    return step
 
 
 def publish_order(subject: Subject) -> Iterator[Finding]:
@@ -164,6 +178,57 @@ def one_release(subject: Subject) -> Iterator[Finding]:
     for index, state in release_states(subject):
         if subject.ops[index].kind is Kind.WRITEBACK and state.writebacks:
             yield at(subject.code[index], "a second writeback since the last barrier; one release per block is enough")
+
+
+def released_end(subject: Subject) -> Iterator[Finding]:
+    """Where the next kernel tells others, all that a block stored is released when the block ends (lessons L7 and L16).
+
+    The wave that releases does so after a barrier that every wave enters with its stores out, and waits for it.
+    """
+    needed = subject.contract.ends
+    if needed is None:
+        return
+    ops = subject.ops
+    for index, writes in release_states(subject):
+        if ops[index].kind is Kind.WRITEBACK and not (writes.store == FAR and writes.met):
+            yield at(subject.code[index], "releases while stores of the block may be open: vmcnt(0), barrier, release")
+    for wave, waves in subject.wave_classes.items():
+        releases = any(op.kind is Kind.WRITEBACK and _reaches(subject, wave, n) for n, op in enumerate(ops))
+        reach = needed.reach if releases else -1
+        for index, kept in _kept_back(subject, wave, reach):
+            if ops[index].ends and kept.open:
+                why = (
+                    f"waves {list(waves)} may end here with stores that are not released by buffer_wbl2 {needed.value}"
+                )
+                yield at(subject.code[index], why)
+    if not any(op.kind is Kind.WRITEBACK for op in ops):
+        yield Finding(0, "buffer_wbl2", f"the kernel must release what it stored by buffer_wbl2 {needed.value}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """Whether one wave has stored what no release, of its own or behind the next barrier, is known to cover."""
+
+    writes: Writes
+    open: bool
+
+    def joined(self, other: _Kept) -> _Kept:
+        return _Kept(self.writes.joined(other.writes), self.open or other.open)
+
+
+def _kept_back(subject: Subject, wave: int, reach: int) -> Iterator[tuple[int, _Kept]]:
+    """(index, state before it) on the ways of one wave. reach -1: it leaves the release to another wave."""
+
+    step_of_writes = release_step(subject)
+
+    def step(state: _Kept, index: int) -> _Kept:
+        op = subject.ops[index]
+        writes = step_of_writes(state.writes, index)
+        stored = op.kind is Kind.STORE and op.access is not None and not op.access.policy.scoped
+        covered = writes.met and writes.landed >= reach
+        return _Kept(writes, stored or (state.open and not covered))
+
+    return states(subject.graphs[wave].narrowed_flow(), _Kept(Writes(met=True), False), step, _Kept.joined)
 
 
 def _reaches(subject: Subject, wave: int, index: int) -> bool:

@@ -71,7 +71,7 @@ def stay(vector):
 
 
 def rotate_in_row(word, by):
-    """The 32-bit value of the lane `by` places on, modulo 16, in the lane's row of 16 lanes."""
+    """The 32-bit value of the lane `by` places before, modulo 16, in the lane's row of 16 lanes."""
     return _from_lane(word, _ROW_ROR + by)
 
 
@@ -89,3 +89,13 @@ def fp8_pack(values):
         low, high = values[2 * half], values[2 * half + 1]
         word = fx.Int32(fx.rocdl.cvt_pk_fp8_f32(kind, low, high, word, bool(half)))
     return word
+
+
+def run_text(text, clobbers, scalars, vector):
+    """A text of assembly with 64-bit scalars as $0, $1, ... and one 32-bit vector behind them.
+
+    clobbers: the registers that it changes, as LLVM constraints. Memory accesses do not cross it.
+    """
+    values = [fx.Int64(value).ir_value() for value in scalars] + [fx.Int32(vector).ir_value()]
+    constraints = ",".join(["s"] * len(scalars) + ["v"] + ([clobbers] if clobbers else []) + ["~{memory}"])
+    llvm.inline_asm(None, values, text, constraints, has_side_effects=True)

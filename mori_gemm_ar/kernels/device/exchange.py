@@ -21,13 +21,14 @@ class Exchange:
     """Lane `peer * queues + q` serves queue q to a peer; lane `peer` of the first ones meets it.
 
     A flag is (epoch << 32) | tag. The epoch counts calls by copy engine, lives in device memory and is never reset.
+    `submit` has the verbs of `sdma`: queue, put and drain.
     """
 
     epoch_offset = CONTROL.copy_epoch
     flags: Mapping[Phase, int] = _FLAGS
 
-    def __init__(self, windows, lane, call, phase):
-        self.windows, self.phase = windows, phase
+    def __init__(self, windows, lane, call, phase, submit=sdma):
+        self.windows, self.phase, self.submit = windows, phase, submit
         self.rank, self.lane = fx.Uint32(windows.rank), fx.Uint32(lane)
         self.table, self.queues = call.table, fx.Uint32(call.queues)
         self.tag, self.budget, self.error = fx.Uint32(call.tag), call.budget, call.error
@@ -69,9 +70,9 @@ class Exchange:
         piece = fx.Int64((packs + self.queues - 1) // self.queues) * PACK_BYTES
         start = fx.min(piece * fx.Int64(self.queue), nbytes)
         size = fx.min(piece, nbytes - start)
-        handle = sdma.queue(self.table, self.lane)
-        late = sdma.put(handle, target + start, source + start, size, self.budget)
-        return late | sdma.drain(handle, self.budget)
+        queue = self.submit.queue(self.table, self.lane)
+        late = self.submit.put(queue, target + start, source + start, size, self.budget)
+        return late | self.submit.drain(queue, self.budget)
 
     def meet(self):
         """Tell a peer, and wait for it; 1 where another word came or none."""

@@ -51,6 +51,17 @@ class Quads:
         return bits
 
 
+class Alternates:
+    """Every other one of lanes 8 i to 8 i + 7: a group of 32 elements, eight in each lane."""
+
+    @staticmethod
+    def largest(bits):
+        bits = fx.max(bits, fx.Uint32(assembly.swap_pairs(bits)))
+        upper = fx.Uint32(library.pin(fx.thread_idx.x)) % 8 >= 4
+        behind, ahead = (fx.Uint32(assembly.rotate_in_row(bits, by)) for by in (4, 12))
+        return fx.max(bits, upper.select(behind, ahead))
+
+
 class HalfWaves:
     """Lanes 0 to 31, or 32 to 63: a group of 32 elements, one in each lane."""
 

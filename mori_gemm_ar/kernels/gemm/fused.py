@@ -18,9 +18,10 @@ import flydsl.expr as fx
 from mori_gemm_ar.kernels.device import library, sdma
 from mori_gemm_ar.kernels.device.exchange import Exchange
 from mori_gemm_ar.kernels.device.windows import Windows
-from mori_gemm_ar.kernels.gemm.kernel import WAVES_PER_SIMD, multiply
+from mori_gemm_ar.kernels.gemm.kernel import WAVES_PER_SIMD, exact_store, multiply
 from mori_gemm_ar.kernels.gemm.operands import WAVES
 from mori_gemm_ar.kernels.gemm.place import OrderedPlace, WavePlace
+from mori_gemm_ar.kernels.gemm.store import WireStore
 from mori_gemm_ar.kernels.kernel import DeviceKernel
 from mori_gemm_ar.layout import CONTROL, SLOT_BYTES, WAVE_LANES, Phase
 from mori_gemm_ar.layout.fused import FusedConfig
@@ -74,10 +75,13 @@ class _Tile:
             self.work()
 
     def work(self):
-        multiply(self.config.gemm, self.arguments, self.place, WavePlace(self.config.gemm.tile), self.target())
+        multiply(self.config.gemm, self.arguments, self.place, WavePlace(self.config.gemm.tile), self.store())
         fx.rocdl.s_waitcnt(vmcnt=0)
         fx.gpu.barrier()
         self.hand_over()
+
+    def store(self):
+        return exact_store(self.config.gemm, self.target())
 
     def landing_at(self, row):
         """Address of the own slot in the owner's window for a row of its slice."""
@@ -94,9 +98,10 @@ class _Put(_Tile):
     @flyc.jit
     def hand_over(self):
         """Count the tile, unless it is the own rank's; who completes a chunk puts it."""
-        mine = fx.Uint32(self.place.dest) == fx.Uint32(self.arguments.rank)
-        if (library.uniform(self.tid) < WAVE_LANES) & (mine == 0):
-            self.arrive()
+        if library.uniform(self.tid) < WAVE_LANES:
+            # Pinned, or both conditions become one, and the text no longer says which waves may come here.
+            if library.pin_uniform_u32(self.place.dest) != fx.Uint32(self.arguments.rank):
+                self.arrive()
 
     @flyc.jit
     def arrive(self):
@@ -112,15 +117,19 @@ class _Put(_Tile):
         if (library.uniform(before) == last) & (library.uniform(claim) == 0):
             self.put(chunk)
 
-    @flyc.jit
-    def put(self, chunk):
+    def transfer(self, chunk):
+        """(source, target, bytes) of a chunk."""
         pitch = 2 * self.n
         source = self.arguments.c + fx.Int64(chunk.row) * pitch
-        target = self.landing_at(chunk.row - self.place.slice_start)
+        return source, self.landing_at(chunk.row - self.place.slice_start), fx.Int64(chunk.rows) * pitch
+
+    @flyc.jit
+    def put(self, chunk):
+        source, target, nbytes = self.transfer(chunk)
         queues = fx.Uint32(self.arguments.queues)
         index = self.place.dest * queues + chunk.number % queues
         if self.tid == 0:
-            handle, nbytes = sdma.queue(self.arguments.table, index), fx.Int64(chunk.rows) * pitch
+            handle = sdma.queue(self.arguments.table, index)
             late = self.submit(handle, target, source, nbytes, chunk)
             if late != 0:
                 Exchange(self.windows, self.tid, self.arguments, Phase.SCATTER).fail(
@@ -129,6 +138,37 @@ class _Put(_Tile):
 
     def submit(self, handle, target, source, nbytes, chunk):
         return sdma.put(handle, target, source, nbytes, self.arguments.budget)
+
+
+class _PutWire(_Put):
+    """The same with tiles that are quantised as they are stored; `c` has a slot for each owner, the own one too.
+
+    A band of a slot is a wire slice, so a chunk, a run of bands, is contiguous.
+    """
+
+    def __init__(self, config, arguments):
+        super().__init__(config, arguments)
+        self.band_bytes = config.band_bytes
+
+    def store(self):
+        gemm = self.config.gemm
+        address = self.slot_at(self.arguments.c, self.place.dest) + fx.Int64(self.place.band) * self.band_bytes
+
+        def make(place, wave, tiles):
+            ragged = gemm.n % gemm.tile.n != 0
+            return WireStore(address, gemm.n, gemm.tile.m, place.column, place.columns, wave, tiles, ragged)
+
+        return make
+
+    def slot_at(self, region, rank):
+        return region + self.arguments.slot * fx.Int64(fx.Uint32(rank))
+
+    def transfer(self, chunk):
+        start = fx.Int64(chunk.start) * self.band_bytes
+        landing = self.windows.of(self.place.dest) + self.arguments.landing
+        source = self.slot_at(self.arguments.c, self.place.dest) + start
+        target = self.slot_at(landing, self.arguments.rank) + start
+        return source, target, fx.Int64(chunk.bands) * self.band_bytes
 
 
 class _SignalledPut(_Put):
@@ -152,16 +192,17 @@ class _Store(_Tile):
             library.release_system()
 
 
-_PUSHES: dict[tuple[Transport, bool], Any] = {
-    (Transport.SDMA, False): _Put,
-    (Transport.SDMA, True): _SignalledPut,
-    (Transport.LSA, False): _Store,
-}
+def _push_of(config: FusedConfig) -> Any:
+    if config.push is Transport.LSA:
+        return _Store
+    if config.wire.both:
+        return _PutWire
+    return _SignalledPut if config.signals else _Put
 
 
 def fused_kernel(config: FusedConfig) -> DeviceKernel:
     """The kernel of a config for any m > 0. Grid: FusedGrid.blocks workgroups of eight waves."""
-    push = _PUSHES[config.push, config.signals]
+    push = _push_of(config)
 
     @flyc.kernel(name=config.kernel_name, known_block_size=[WAVES * WAVE_LANES, 1, 1])
     def kernel(arguments: FusedArguments):

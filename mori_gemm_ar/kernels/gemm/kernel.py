@@ -33,9 +33,9 @@ class GemmArguments:
     m: fx.Uint32
 
 
-def multiply(config, arguments, place, wave, address):
-    """Compute the tile at a place and store it to an address of bf16 with rows of N elements."""
-    tile, n, k = config.tile, config.n, config.k
+def multiply(config, arguments, place, wave, make_store):
+    """Compute the tile at a place and store it with what make_store(place, wave, tiles) gives."""
+    tile, k = config.tile, config.k
     tiles = tile.wave_n // 16
     a_rows = Buffer(arguments.a + fx.Int64(place.row) * k, place.rows * k)
     b_rows = Buffer(arguments.b + fx.Int64(place.column) * k, place.columns * k)
@@ -44,8 +44,18 @@ def multiply(config, arguments, place, wave, address):
     b = B_OPERANDS[config.b_layout](b_rows, wave, k, tile.n, lds, 2 * a.nbytes, tiles)
     scaling = SCALINGS[config.recipe](arguments, config, place, wave, tiles)
     total = Pipeline(config, a, b, scaling).run()
-    store = TileStore(address, 2 * n, place.rows, place.columns, wave, tiles, ragged=n % tile.n != 0)
+    store = make_store(place, wave, tiles)
     store.store(scaling.finish(total))
+
+
+def exact_store(config, address):
+    """A maker of stores of bf16 to rows of N elements from an address on."""
+    n = config.n
+
+    def make(place, wave, tiles):
+        return TileStore(address, 2 * n, place.rows, place.columns, wave, tiles, ragged=n % config.tile.n != 0)
+
+    return make
 
 
 def gemm_kernel(config: GemmConfig) -> DeviceKernel:
@@ -56,6 +66,6 @@ def gemm_kernel(config: GemmConfig) -> DeviceKernel:
     def kernel(arguments: GemmArguments):
         place, wave = TilePlace(tile, n, arguments.m), WavePlace(tile)
         address = arguments.c + fx.Int64(place.row) * (2 * n) + fx.Int64(place.column) * 2
-        multiply(config, arguments, place, wave, address)
+        multiply(config, arguments, place, wave, exact_store(config, address))
 
     return DeviceKernel(config.kernel_name, kernel, GemmArguments, WAVES * WAVE_LANES, WAVES_PER_SIMD)
