@@ -61,6 +61,8 @@ setup(
     include_package_data=False,
     zip_safe=False,
     python_requires=">=3.10,<3.14",
+    # Loaded by SGLang in each of its processes; does nothing unless it is switched on.
+    entry_points={"sglang.srt.plugins": ["mori_gemm_ar = mori_gemm_ar.integrations.sglang:register"]},
     install_requires=["torch>=2.6", "numpy"],
     extras_require=EXTRAS,
 )
