@@ -21,7 +21,10 @@ from pathlib import Path
 from typing import Any
 
 NURSERY = Path(__file__).with_name("nursery.py")
-JOBS = tuple(f"tests.ranks.process_{part}jobs" for part in ("", "setup_", "engine_", "layer_"))
+JOBS = (
+    *(f"tests.ranks.process_{part}jobs" for part in ("", "setup_", "engine_", "layer_")),
+    "tests.ranks.sglang_jobs",
+)
 TIMEOUT_S = 120.0
 _START_S = 120.0
 _POLL_S = 0.005
