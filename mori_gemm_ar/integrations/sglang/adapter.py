@@ -7,7 +7,7 @@ from __future__ import annotations
 import threading
 import zlib
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -18,7 +18,9 @@ from mori_gemm_ar.integrations.sglang.journal import Journal, logger
 from mori_gemm_ar.integrations.sglang.layers import Shape, operands, shape_or_reason
 from mori_gemm_ar.integrations.sglang.server import Server
 from mori_gemm_ar.integrations.sglang.settings import ATTRIBUTE, Settings
-from mori_gemm_ar.runtime import Group
+
+if TYPE_CHECKING:
+    from mori_gemm_ar.runtime import Group
 
 # relL2 of fused to split: both quantise alike up to rounding, and a lossy wire adds 2.5e-2 (docs/wire.md).
 EXACT_LIMIT, LOSSY_LIMIT = 1e-2, 6e-2

@@ -10,7 +10,7 @@ from __future__ import annotations
 import socket
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mori_gemm_ar
 from mori_gemm_ar.errors import MoriGemmArError
@@ -21,7 +21,9 @@ from mori_gemm_ar.integrations.sglang.layers import Shape, named_layers, shape_o
 from mori_gemm_ar.integrations.sglang.server import Server
 from mori_gemm_ar.integrations.sglang.settings import ATTRIBUTE, Settings
 from mori_gemm_ar.integrations.sglang.votes import Refused, vote, vote_equal
-from mori_gemm_ar.runtime import Group
+
+if TYPE_CHECKING:
+    from mori_gemm_ar.runtime import Group
 
 MIB = 1 << 20
 OUTPUTS = 2  # results that are alive at once: a layer's, and that of the layer before it

@@ -5,10 +5,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from mori_gemm_ar.errors import MoriGemmArError
-from mori_gemm_ar.runtime import Group
+
+if TYPE_CHECKING:
+    from mori_gemm_ar.runtime import Group
 
 T = TypeVar("T")
 
