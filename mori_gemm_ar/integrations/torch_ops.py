@@ -19,6 +19,7 @@ import torch.fx
 
 from mori_gemm_ar.ar import AllReduceOp
 from mori_gemm_ar.errors import ClosedError, ConfigError
+from mori_gemm_ar.op import GemmAllReduceOp
 
 NAMESPACE = "mori_gemm_ar"
 # Operands keep the strides that the caller gave them: a block scale is K block by K block, and says so by its strides.
@@ -77,7 +78,7 @@ def registered_ops() -> dict[str, tuple[str, ...]]:
 def _kind_of(op: Any) -> Kind:
     if isinstance(op, AllReduceOp):
         return Kind.ALL_REDUCE
-    if all(hasattr(op, name) for name in ("output", "quantize", "require_open", "closed")):
+    if isinstance(op, GemmAllReduceOp):
         return Kind.GEMM_ALL_REDUCE
     raise ConfigError(f"op={type(op).__name__} must be an AllReduceOp or a GemmAllReduceOp; create one")
 

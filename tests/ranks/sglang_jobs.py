@@ -20,7 +20,7 @@ from mori_gemm_ar.errors import RendezvousError
 from mori_gemm_ar.integrations import torch_ops
 from mori_gemm_ar.integrations.sglang import construct
 from mori_gemm_ar.integrations.sglang.journal import logger
-from mori_gemm_ar.runtime import Group, ProcessWorld, select
+from mori_gemm_ar.runtime import ProcessWorld, World, select
 from tests.ranks.nursery import Rank
 from tests.ranks.process_jobs import held
 from tests.ranks.sglang_standins import SETTINGS, StandinServer, call, is_armed, model_of, relative_error, rows
@@ -36,7 +36,7 @@ class Injected(OSError):
 class ProcessServer(StandinServer):
     """Over the default group."""
 
-    def group(self, timeout_s: float) -> Group:
+    def group(self, timeout_s: float) -> World:
         """As of SGLang's group."""
         return ProcessWorld.from_group(None, timeout_s=timeout_s)
 
@@ -90,7 +90,7 @@ FAULTS: dict[str, tuple[str, Callable[[Any, StandinServer], Any]]] = {
     "supports": ("rank 2: Injected: boom", _fails(fused_op.GemmAllReduceOp, "supports")),
     "window": ("rank 2: Injected: boom", _fails(fused_op.GemmAllReduceOp, "window_bytes_for")),
     "memory": ("boom", lambda m, s: mock.patch("mori_gemm_ar.runtime.shared_memory.mmap.mmap", _raising)),
-    "warmup": ("warm up: rank 2: Injected: boom", _fails(fused_op.GemmAllReduceOp, "warmup")),
+    "freeze": ("warm up: rank 2: Injected: boom", _fails(fused_op.GemmAllReduceOp, "freeze")),
     "register": ("register: rank 2: Injected: boom", _fails(torch_ops, "register_op")),
 }
 
@@ -195,7 +195,7 @@ class _LeavesBeforeTheLastVote:
     def __init__(self, leaves: bool) -> None:
         self._leaves = leaves
 
-    def open(self, timeout_s: float) -> Group:
+    def open(self, timeout_s: float) -> World:
         """The group."""
         world = ProcessWorld.from_group(None, timeout_s=timeout_s)
         exchange = world.exchange

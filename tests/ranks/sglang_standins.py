@@ -13,7 +13,7 @@ from mori_gemm_ar.gemm import preshuffle_b, quantize_1x128, quantize_mxfp8
 from mori_gemm_ar.integrations.sglang.adapter import Adapter, ArmedLayer
 from mori_gemm_ar.integrations.sglang.gates import Forward, Site
 from mori_gemm_ar.integrations.sglang.settings import ATTRIBUTE, Seam, Settings
-from mori_gemm_ar.runtime import Group
+from mori_gemm_ar.runtime import World
 
 N, K = 128, 128
 SETTINGS = Settings(seam=Seam.LINEAR, min_m=1, max_m=24, device="emulated", vote_s=30.0)
@@ -28,7 +28,7 @@ def weight_of(seed: int, n: int = N, k: int = K) -> torch.Tensor:
 class Linear(torch.nn.Module):
     """A `RowParallelLinear` after SGLang's weight processing. `group` sums its split path, by exchange."""
 
-    def __init__(self, group: Group, ranks: tuple[int, ...], quant: str = "blockscale", seed: int = 0) -> None:
+    def __init__(self, group: World, ranks: tuple[int, ...], quant: str = "blockscale", seed: int = 0) -> None:
         super().__init__()
         self.output_size, self.input_size_per_partition = N, K
         self.reduce_results, self.input_is_parallel = True, True
@@ -87,14 +87,14 @@ class StandinServer:
 
     version = "0.5.23"
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: World) -> None:
         self.ranks, self.rank = tuple(range(group.size)), group.rank
         self._group = group
         self.reason: str | None = None
         self.rows = 24
         self.flags = Forward()
 
-    def group(self, timeout_s: float) -> Group:
+    def group(self, timeout_s: float) -> World:
         """The group itself."""
         return self._group
 
@@ -111,7 +111,7 @@ class StandinServer:
         return self.flags
 
 
-def model_of(group: Group, quants: tuple[str, ...] = ("blockscale",)) -> torch.nn.Module:
+def model_of(group: World, quants: tuple[str, ...] = ("blockscale",)) -> torch.nn.Module:
     """A tree with one attention layer for each quant, and a layer of another name."""
     ranks = tuple(range(group.size))
     model = torch.nn.Module()

@@ -20,7 +20,7 @@ from mori_gemm_ar.integrations.sglang.server import Server
 from mori_gemm_ar.integrations.sglang.settings import ATTRIBUTE, Settings
 
 if TYPE_CHECKING:
-    from mori_gemm_ar.runtime import Group
+    from mori_gemm_ar.runtime import World
 
 # relL2 of fused to split: both quantise alike up to rounding, and a lossy wire adds 2.5e-2 (docs/wire.md).
 EXACT_LIMIT, LOSSY_LIMIT = 1e-2, 6e-2
@@ -51,7 +51,7 @@ class FusedOp:
 class Adapter:
     """What one rank has armed. Made by `construct.arm`."""
 
-    def __init__(self, server: Server, group: Group, settings: Settings, journal: Journal) -> None:
+    def __init__(self, server: Server, group: World, settings: Settings, journal: Journal) -> None:
         self.server, self.group, self.settings, self.journal = server, group, settings, journal
         self.ops: list[FusedOp] = []
         self.layers: list[ArmedLayer] = []

@@ -12,6 +12,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 import mori_gemm_ar
 from mori_gemm_ar.errors import MoriGemmArError
 from mori_gemm_ar.integrations import torch_ops
@@ -23,7 +25,7 @@ from mori_gemm_ar.integrations.sglang.settings import ATTRIBUTE, Settings
 from mori_gemm_ar.integrations.sglang.votes import Refused, vote, vote_equal
 
 if TYPE_CHECKING:
-    from mori_gemm_ar.runtime import Group
+    from mori_gemm_ar.runtime import World
 
 MIB = 1 << 20
 OUTPUTS = 2  # results that are alive at once: a layer's, and that of the layer before it
@@ -100,7 +102,7 @@ def _facts(server: Server, settings: Settings, max_m: int) -> dict[str, object]:
 Layers = list[tuple[str, Any, Shape]]
 
 
-def _choose_layers(group: Group, model: Any, server: Server, settings: Settings, journal: Journal) -> Layers:
+def _choose_layers(group: World, model: Any, server: Server, settings: Settings, journal: Journal) -> Layers:
     """Layers with the same shape on all ranks; a reason on one rank leaves that layer split on all."""
 
     def look() -> dict[str, tuple[Any, Shape | str]]:
@@ -136,16 +138,23 @@ def _open(adapter: Adapter, shape: Shape, max_m: int) -> None:
 
     settings, world = adapter.settings, len(adapter.server.ranks)
     tuning = Tuning(outputs=OUTPUTS)
-    problem: dict[str, Any] = {"n": shape.n, "k": shape.k, "m_max": max_m, "quant": shape.quant, "wire": settings.wire}
-    full = {**problem, "b_layout": shape.b_layout, "mode": settings.mode, "tuning": tuning}
+    full: dict[str, Any] = {
+        "n": shape.n,
+        "k": shape.k,
+        "m_max": max_m,
+        "quant": shape.quant,
+        "b_layout": shape.b_layout,
+        "mode": settings.mode,
+        "wire": settings.wire,
+        "tuning": tuning,
+    }
 
     def check() -> tuple[int, int]:
         support = GemmAllReduceOp.supports(world, **full)
         if not support.ok:
             raise Refused(str(support.reason))
-        one = replace(tuning, outputs=1)
-        sizes = [GemmAllReduceOp.window_bytes_for(world, **problem, tuning=t) for t in (tuning, one)]
-        return sizes[0], sizes[1]
+        single = {**full, "tuning": replace(tuning, outputs=1)}
+        return GemmAllReduceOp.window_bytes_for(world, **full), GemmAllReduceOp.window_bytes_for(world, **single)
 
     both, single = vote(adapter.group, f"check support for {shape}", check)
     text = "%s, rows %d to %d, wire %s, mode %s: window of %.1f MiB on each rank (%.1f with one output), outside torch"
@@ -155,8 +164,9 @@ def _open(adapter: Adapter, shape: Shape, max_m: int) -> None:
 
 
 def _warm_up(adapter: Adapter) -> None:
+    """What the self-test of `create` did not run yet."""
     for fused in adapter.ops:
-        fused.op.warmup()
+        fused.op.quantize(torch.zeros(1, fused.shape.k, dtype=torch.bfloat16, device=fused.op.target.torch_device))
         fused.op.freeze()
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from mori_gemm_ar.integrations.sglang.gates import Forward
 
 if TYPE_CHECKING:
-    from mori_gemm_ar.runtime import Group
+    from mori_gemm_ar.runtime import World
 
 MAX_WORLD = 8  # GPUs of a node
 
@@ -29,7 +29,7 @@ class Server(Protocol):
     def rank(self) -> int:
         """The own place in that group."""
 
-    def group(self, timeout_s: float) -> Group:
+    def group(self, timeout_s: float) -> World:
         """Collective over the tensor-parallel group: its ranks, or `RendezvousError` when one is late."""
 
     def refusal(self) -> str | None:
@@ -55,7 +55,7 @@ class SglangServer:
         self.ranks, self.rank, self._group = tuple(tp.ranks), int(tp.rank_in_group), tp.cpu_group
         self._is_capturing = _capture_query()
 
-    def group(self, timeout_s: float) -> Group:
+    def group(self, timeout_s: float) -> World:
         """Through the key-value store of the group, never by its collectives."""
         from mori_gemm_ar.runtime import ProcessWorld
 
