@@ -14,9 +14,10 @@ import torch
 
 from mori_gemm_ar.ar import AllReduceOp
 from mori_gemm_ar.errors import ClosedError, ConfigError
+from mori_gemm_ar.gemm import quantize_1x128
 from mori_gemm_ar.integrations import torch_ops
+from mori_gemm_ar.op import GemmAllReduceOp, Tuning
 from mori_gemm_ar.runtime import LocalWorld, RankContext
-from mori_gemm_ar.runtime.launch import Pipeline
 from tests.ranks.worlds import BF16, require_bits
 
 WORLD = 2
@@ -27,28 +28,34 @@ BACKENDS = (
     "aot_eager",
     pytest.param("inductor", marks=pytest.mark.skipif(NO_COMPILER, reason="inductor needs a C++ compiler")),
 )
-Ranked = Callable[[torch.Tensor], torch.Tensor]
 
 
 @contextmanager
-def named(ctx: RankContext, **options: Any) -> Iterator[tuple[AllReduceOp, str, list[int]]]:
-    """An op, its registered name, and how often it launched."""
-    with AllReduceOp.create(ctx, 1 << 14, device="emulated", dtypes=(BF16,), **options) as op:
-        launches, submit = [0], op.target.submit
+def registered(ctx: RankContext, op: Any) -> Iterator[tuple[Any, str, list[int]]]:
+    """The op, its name, and how often it was called."""
+    calls, kind = [0], type(op)
 
-        def count(pipeline: Pipeline) -> None:
-            launches[0] += 1
-            submit(pipeline)
+    class Counting(kind):  # type: ignore[misc, valid-type]
+        def __call__(self, *arguments: Any, **options: Any) -> Any:
+            calls[0] += 1
+            return super().__call__(*arguments, **options)
 
-        op.target.submit = count  # type: ignore[method-assign]
-        name = torch_ops.register_op(f"all-reduce of rank {ctx.rank}", op)
-        try:
-            yield op, name, launches
-        finally:
-            torch_ops.unregister_op(name)
+    op.__class__ = Counting
+    name = torch_ops.register_op(f"{kind.__name__} of rank {ctx.rank}", op)
+    try:
+        yield op, name, calls
+    finally:
+        torch_ops.unregister_op(name)
 
 
-def compiled(function: Ranked, backend: str | None) -> Ranked:
+@contextmanager
+def named(ctx: RankContext) -> Iterator[tuple[AllReduceOp, str, list[int]]]:
+    """An all-reduce that is registered."""
+    with AllReduceOp.create(ctx, 1 << 14, device="emulated", dtypes=(BF16,)) as op, registered(ctx, op) as found:
+        yield found
+
+
+def compiled(function: Callable[..., Any], backend: str | None) -> Callable[..., Any]:
     """The function itself for None; no graph break is allowed otherwise. No graph of another run is taken from disk."""
     if backend is None:
         return function
@@ -126,6 +133,67 @@ def test_torch_op_takes_any_rows_without_compiling_again() -> None:
                 x = torch.full((rows, 8), 1.0 + ctx.rank, dtype=BF16)
                 require_bits(run(x), torch.full_like(x, 3), rows=rows)
             assert len(graphs) == 1 and launches[0] == 3
+
+    LocalWorld(WORLD).run(body)
+
+
+# ---- gemm_all_reduce -------------------------------------------------------------------------------------------------
+SIDE = 128  # N and K, so that one layer's output is the next one's input
+Operands = tuple[torch.Tensor, torch.Tensor]
+
+
+@contextmanager
+def fused(ctx: RankContext) -> Iterator[tuple[GemmAllReduceOp, str, list[int], Operands]]:
+    """A registered fused op with one output, and a weight of the rank."""
+    op = GemmAllReduceOp.create(
+        ctx, n=SIDE, k=SIDE, m_max=32, quant="blockscale", b_layout="row", device="emulated", tuning=Tuning(outputs=1)
+    )
+    weight = torch.randn(SIDE, SIDE, generator=torch.Generator().manual_seed(ctx.rank)).to(torch.float8_e4m3fn)
+    with op, registered(ctx, op) as (_, name, calls):
+        yield op, name, calls, (weight, torch.full((1, 1), 2.0**-4))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_torch_op_of_two_fused_layers(backend: str | None) -> None:
+    """A toy model whose results lie in new tensors, and in the window: the bits of direct calls, each launched."""
+
+    def body(ctx: RankContext) -> None:
+        with fused(ctx) as (op, name, calls, (b, b_scale)):
+
+            def layers(a: torch.Tensor, a_scale: torch.Tensor, window: torch.Tensor) -> tuple[torch.Tensor, ...]:
+                first = torch_ops.gemm_all_reduce(a, b, a_scale, b_scale, op_name=name)
+                second = torch_ops.gemm_all_reduce(a, b, a_scale * 2, b_scale, op_name=name)
+                used = torch_ops.gemm_all_reduce(a, b, a_scale, b_scale, op_name=name, out=window) * 0.5
+                last = torch_ops.gemm_all_reduce(a, b, a_scale * 2, b_scale, op_name=name, out=window)
+                return second - first * 0.5, last - used
+
+            x = torch.randn(19, SIDE, generator=torch.Generator().manual_seed(7 + ctx.rank)).bfloat16()
+            a, a_scale = quantize_1x128(x)
+            first, second = op(a, b, a_scale, b_scale).clone(), op(a, b, a_scale * 2, b_scale).clone()
+            calls[0] = 0
+            for number, result in enumerate(compiled(layers, backend)(a, a_scale, op.output(19))):
+                require_bits(result, second - first * 0.5, backend=backend, rank=ctx.rank, number=number)
+            assert calls[0] == 4 and bool((first != 0).any()), f"backend={backend}, rank={ctx.rank}"
+
+    LocalWorld(WORLD).run(body)
+
+
+def test_torch_op_of_a_fused_layer_is_correctly_declared() -> None:
+    """`opcheck`, with every form in which the block scale of A may come; it does not compare fp8 operands itself."""
+    checks = ("test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
+
+    def body(ctx: RankContext) -> None:
+        with fused(ctx) as (op, name, _, (b, b_scale)):
+            a, a_scale = quantize_1x128(torch.randn(5, SIDE, generator=torch.Generator().manual_seed(3)).bfloat16())
+            kept = [tensor.clone() for tensor in (a, b, a_scale, b_scale)]
+            for scale in (a_scale, a_scale.flatten(), a_scale.t()):
+                for out in (torch.zeros(5, SIDE, dtype=BF16), op.output(5).zero_()):
+                    operator = torch.ops.mori_gemm_ar.gemm_all_reduce.default
+                    torch.library.opcheck(operator, (a, b, scale, b_scale, out, name), test_utils=checks)
+                    operator(a, b, scale, b_scale, out, name)
+                    assert bool((out != 0).any())
+            for was, now in zip(kept, (a, b, a_scale, b_scale), strict=True):
+                assert torch.equal(was.view(torch.uint8), now.view(torch.uint8))
 
     LocalWorld(WORLD).run(body)
 
