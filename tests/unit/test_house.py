@@ -21,7 +21,7 @@ PACKAGE = "mori_gemm_ar"
 HEADER = ("SPDX-License-Identifier: MIT", "Copyright (c) 2026 mori_gemm_ar contributors")
 COMMENT = {".py": "# ", ".toml": "# ", ".txt": "# ", ".ll": "; "}
 # Files outside the suffix walk that carry the header too.
-HEADED_EXTRAS = ("Makefile", ".ci/run", ".gitignore")
+HEADED_EXTRAS = ("Makefile", ".ci/run", ".ci/sglang", ".gitignore")
 
 SOFT_LINES = 400
 HARD_LINES = 600
