@@ -27,7 +27,7 @@ from sglang.srt.layers.linear import RowParallelLinear
 from sglang.srt.layers.quantization.fp8 import Fp8Config, Fp8LinearMethod
 from sglang.srt.models.deepseek_v4 import MQALayer
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
-from sglang.srt.runtime_context import get_forward, get_parallel
+from sglang.srt.runtime_context import derive_parallel_widths, get_forward, get_parallel
 
 from mori_gemm_ar.gemm import preshuffle_b, quantize_1x128
 from mori_gemm_ar.integrations import sglang as plugin
@@ -71,7 +71,15 @@ def start() -> int:
     """SGLang's groups over gloo; returns the rank."""
     rank = int(os.environ["RANK"])
     parallel_state.init_distributed_environment(WORLD, rank, "env://", rank, "gloo", timeout=120)
-    get_parallel().override_permanently(tp_size=WORLD, pp_size=1)
+    widths: dict[str, Any] = {
+        "tp_size": WORLD,
+        "attn_cp_size": 1,
+        "attn_dp_size": 1,
+        "moe_ep_size": 1,
+        "moe_dp_size": 1,
+    }
+    derived = derive_parallel_widths(**widths, dcp_size=1, dcp_enabled=False)
+    get_parallel().override_permanently(**{**widths, **derived}, pp_size=1, shared_experts_tp_size=None)
     parallel_state.initialize_model_parallel()
     return rank
 

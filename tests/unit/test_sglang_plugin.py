@@ -327,6 +327,11 @@ def test_sglang_plugin_takes_a_bad_setting_to_the_vote(
         assert "MIN_M='many' must be a whole number" in refusal_of_arming(monkeypatch)
 
 
+def test_sglang_plugin_is_tested_with_the_version_it_is_made_for() -> None:
+    wheel = (ROOT / "tests" / "sglang_wheel" / "requirements-alone.txt").read_text(encoding="utf-8")
+    assert f"\nsglang=={hooks.PINNED}\n" in wheel
+
+
 def test_sglang_plugin_without_anything_armed() -> None:
     assert plugin.counters() == {} and plugin.arm(None) is False
     plugin.teardown()
