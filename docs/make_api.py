@@ -133,12 +133,14 @@ def _type(annotation: Any) -> str:
 
 
 def _default(value: Any) -> str:
-    """As one would write it: a member by its name, a dataclass by its call, what a factory makes by dots."""
+    """As one would write it: a member by its name, a dataclass by its call, what is made when needed by dots."""
     if isinstance(value, enum.Enum):
         return f"{type(value).__name__}.{value.name}"
     if is_dataclass(value):
         return f"{type(value).__name__}()"
-    return "..." if "factory" in repr(value) else repr(value)
+    if isinstance(value, type):
+        return value.__name__
+    return "..." if callable(value) or "factory" in repr(value) else repr(value)
 
 
 if __name__ == "__main__":
