@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from benchmark.operator_overhead import MAX_OVERHEAD_US, operator_overhead_us
 from mori_gemm_ar.ar import AllReduceOp
 from mori_gemm_ar.errors import ClosedError, ConfigError
 from mori_gemm_ar.gemm import quantize_1x128
@@ -282,3 +283,8 @@ def test_torch_op_names() -> None:
             torch_ops.register_op("a", "op")
 
     LocalWorld(1).run(body)
+
+
+def test_torch_op_costs_little_on_the_host() -> None:
+    """Time of this machine's CPU, which is what dispatch costs; the best of many runs."""
+    assert 0 < operator_overhead_us() < MAX_OVERHEAD_US

@@ -258,6 +258,9 @@ def test_sglang_plugin_hooks_the_attention_layer(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr("mori_gemm_ar.integrations.sglang.server.SglangServer", lambda runner: runner)
         runner = fake_sglang.class_of(hooks.LOADED.path)()
         runner.load_model()
+        with monkeypatch.context() as moved:
+            moved.setattr("mori_gemm_ar.integrations.sglang.server.SglangServer", lambda runner: runner.moved)
+            runner.load_model()  # another SGLang: off, and the model is loaded
         runner.is_draft_worker = True
         runner.load_model()
     assert armed_with == [("model", runner)], "once, and not for the draft model"

@@ -84,7 +84,12 @@ def _model_loaded(_result: Any, runner: Any) -> None:
         return
     from mori_gemm_ar.integrations.sglang.server import SglangServer
 
-    arm_active(runner.model, SglangServer(runner))
+    try:
+        server = SglangServer(runner)
+    except Exception as error:  # without a group there is no vote; the other ranks miss this one
+        logger.warning("off, SGLang must be as in %s: %s: %s", PINNED, type(error).__name__, error)
+        return
+    arm_active(runner.model, server)
 
 
 def _armed(layer: Any) -> Any:

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 mori_gemm_ar contributors
+"""What the torch operator adds to a direct call of the op, on the host, in eager mode: dispatch and the op's name."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+
+from mori_gemm_ar.integrations import torch_ops
+from mori_gemm_ar.op import GemmAllReduceOp
+
+MAX_OVERHEAD_US = 25.0
+
+
+class _DoesNothing(GemmAllReduceOp):
+    """An op whose call returns at once, so that only the way to it is measured."""
+
+    def __init__(self) -> None:
+        self._closed = False
+
+    def __call__(
+        self,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        a_scale: torch.Tensor,
+        b_scale: torch.Tensor,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Nothing but `out`."""
+        return a if out is None else out
+
+
+def operator_overhead_us(calls: int = 200, repeats: int = 30) -> float:
+    """Microseconds that a call through the operator takes beyond a direct one; the best mean of `calls` each."""
+    op, tensors = _DoesNothing(), tuple(torch.zeros(1) for _ in range(5))
+    name = torch_ops.register_op("operator_overhead", op)
+    operator = torch.ops.mori_gemm_ar.gemm_all_reduce
+    try:
+        through = _best(lambda: operator(*tensors, name), calls, repeats)
+        direct = _best(lambda: op(*tensors[:4], out=tensors[4]), calls, repeats)
+    finally:
+        torch_ops.unregister_op(name)
+    return through - direct
+
+
+def _best(call: Callable[[], object], calls: int, repeats: int) -> float:
+    best = float("inf")
+    for _ in range(repeats):
+        start = time.perf_counter_ns()
+        for _ in range(calls):
+            call()
+        best = min(best, (time.perf_counter_ns() - start) / calls / 1000)
+    return best
+
+
+if __name__ == "__main__":
+    print(
+        f"the torch operator adds {operator_overhead_us():.1f} us to a call; at most {MAX_OVERHEAD_US} us are allowed"
+    )
