@@ -35,12 +35,13 @@ class _DoesNothing(GemmAllReduceOp):
 
 def operator_overhead_us(calls: int = 200, repeats: int = 30) -> float:
     """Microseconds that a call through the operator takes beyond a direct one; the best mean of `calls` each."""
-    op, tensors = _DoesNothing(), tuple(torch.zeros(1) for _ in range(5))
+    op = _DoesNothing()
+    a, b, a_scale, b_scale, out = (torch.zeros(1) for _ in range(5))
     name = torch_ops.register_op("operator_overhead", op)
     operator = torch.ops.mori_gemm_ar.gemm_all_reduce
     try:
-        through = _best(lambda: operator(*tensors, name), calls, repeats)
-        direct = _best(lambda: op(*tensors[:4], out=tensors[4]), calls, repeats)
+        through = _best(lambda: operator(a, b, a_scale, b_scale, out, name), calls, repeats)
+        direct = _best(lambda: op(a, b, a_scale, b_scale, out=out), calls, repeats)
     finally:
         torch_ops.unregister_op(name)
     return through - direct
