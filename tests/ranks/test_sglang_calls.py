@@ -5,7 +5,10 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +23,7 @@ from mori_gemm_ar.integrations.sglang.settings import Settings
 from mori_gemm_ar.runtime import LocalWorld, RankContext
 from tests.ranks.sglang_standins import SETTINGS, StandinServer, call, is_armed, model_of, relative_error, rows
 
+ROOT = Path(__file__).resolve().parents[2]
 TOLERANCE = 3e-3  # one rounding to bf16 per rank and one of the sum, as the split path
 
 
@@ -178,6 +182,23 @@ def test_sglang_serves_from_another_thread_than_the_one_that_loaded() -> None:
         adapter.close()
 
     LocalWorld(2).run(body)
+
+
+def arm_and_close(ctx: RankContext) -> None:
+    """What a server does at its start and end."""
+    armed(ctx)[2].close()
+
+
+def test_sglang_needs_no_compiler_once_the_kernels_are_there() -> None:
+    """A fresh process that finds them in the store loads neither FlyDSL nor what only the command line needs."""
+    LocalWorld(2).run(arm_and_close)
+    code = (
+        "import sys; from mori_gemm_ar.runtime import LocalWorld; from tests.ranks import test_sglang_calls as tests; "
+        "LocalWorld(2).run(tests.arm_and_close); "
+        "print(*{name.partition('.')[0] for name in sys.modules} & {'flydsl', 'typer', 'rich', 'mori', 'sglang'})"
+    )
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True, timeout=120)
+    assert run.returncode == 0 and run.stdout == "\n", run.stdout + run.stderr
 
 
 # ---- debugging -----------------------------------------------------------------------------------------------------

@@ -46,6 +46,8 @@ def arm(model: Any, server: Server, settings: Settings, refusal: str | None = No
         adapter = Adapter(server, group, settings, journal)
         max_m = vote(group, "take part", partial(_take_part, server, settings, refusal))
         vote_equal(group, "compare ranks", _facts(server, settings, max_m))
+        versions = mori_gemm_ar.__version__, server.version, settings.device, len(server.ranks)
+        journal.say("mori_gemm_ar %s with SGLang %s on target %s, %d ranks", *versions)
         layers = _choose_layers(group, model, server, settings, journal)
         for shape in sorted({shape for _, _, shape in layers}):
             _open(adapter, shape, max_m)
