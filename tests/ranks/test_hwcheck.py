@@ -148,9 +148,12 @@ def test_altered_constants_are_named_and_fitted_again(tmp_path: Path) -> None:
 
 # --- product ---
 
+FUSED = "gemm and all-reduce, fused-sdma"
+
 
 def test_a_mode_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    few = [one for one in product.PRODUCTS if one.name in ("all-reduce sdma", "gemm ptpc") or one.module]
+    few = [one for one in product.PRODUCTS if one.name in ("all-reduce sdma", "gemm ptpc", FUSED)]
+    few.append(product.Product("an op of another version", None, module="mori_gemm_ar.nowhere"))
     monkeypatch.setattr(product, "PRODUCTS", tuple(few))
     monkeypatch.setattr(product, "_SHAPES", ((33,),))
     monkeypatch.setattr(product, "_GEMM_ROWS", (5,))
@@ -158,11 +161,12 @@ def test_a_mode_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert report.outcome is Outcome.CONFIRMED
     verdicts = {check.name: check.verdict for _, check in report.checks}
     assert verdicts["all-reduce sdma"] is Verdict.CONFIRMED
-    assert verdicts["fused gemm and all-reduce"] is Verdict.NOT_BUILT
+    assert verdicts[FUSED] is Verdict.CONFIRMED
+    assert verdicts["an op of another version"] is Verdict.NOT_BUILT
 
     report = run(SectionName.PRODUCT, "torn")
-    assert refuted(report) == {"all-reduce sdma"}
-    assert report.suspects == ["modes that do not work here: all-reduce sdma"]
+    assert refuted(report) == {"all-reduce sdma", FUSED}
+    assert report.suspects == [f"modes that do not work here: all-reduce sdma, {FUSED}"]
     assert Transport.SDMA.value in report.suspects[0]
 
 
