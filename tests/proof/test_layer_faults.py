@@ -253,6 +253,6 @@ def test_l20_one_counter_for_two_moduli() -> None:
 
         pipeline._check(pipeline.new_world(0, LAST_MOMENT).run(rank), 0, sizes)
 
-    make_calls(replace(PUT, races=False), (1101, 1101))  # one modulus: right
+    make_calls(replace(PUT, races=False), (513, 513))  # one modulus: right
     with pytest.raises(RaceError, match="input"):
-        make_calls(PUT, (513, 256, 513))
+        make_calls(PUT, (513, 512, 513))
