@@ -192,6 +192,9 @@ def recorded(
     return results
 
 
+SIZES = (257, 1101, 257)
+
+
 def never(m: int, name: str) -> int | None:
     return None
 
@@ -199,7 +202,7 @@ def never(m: int, name: str) -> int | None:
 @pytest.mark.parametrize("pipeline", [PUT, STORE], ids=lambda p: p.name)
 def test_windows_as_they_are_hold_all_sizes(pipeline: LayerPipeline) -> None:
     """Negative control of L19 to L21."""
-    with_maps(pipeline, (257, 1101, 257, 1101), 0, never)
+    with_maps(pipeline, SIZES, 0, never)
 
 
 def test_l19_control_words_where_another_size_has_payload() -> None:
@@ -209,7 +212,7 @@ def test_l19_control_words_where_another_size_has_payload() -> None:
         return FUSED_CONTROL.tile_arrivals if name == "landing" and m == 257 else None
 
     with pytest.raises(NOTICED):
-        with_maps(PUT, (257, 1101, 257, 1101), 0, offset)
+        with_maps(PUT, SIZES, 0, offset)
 
 
 @pytest.mark.parametrize("pipeline", [PUT, STORE], ids=lambda p: p.name)
@@ -223,7 +226,7 @@ def test_l21_a_window_laid_out_for_each_size(pipeline: LayerPipeline) -> None:
 
     def seeds() -> None:
         for seed in range(4):
-            with_maps(pipeline, (257, 1101, 257, 1101), seed, offset)
+            with_maps(pipeline, SIZES, seed, offset)
 
     with pytest.raises(RaceError, match=r"landing|input|reduced"):
         seeds()
@@ -243,13 +246,13 @@ def test_l20_one_counter_for_two_moduli() -> None:
     """Sizes whose chunks have one tile and two count in the same place: the residue of one elects for the other."""
     codes = running(gemm=remainder_instead_of_wrap(text(PUT, GEMM)))
 
-    def make_calls(sizes: tuple[int, ...], seed: int) -> None:
+    def make_calls(pipeline: LayerPipeline, sizes: tuple[int, ...]) -> None:
         def rank(context: RankContext) -> list[torch.Tensor]:
-            with PUT.make(context, codes, timeout_s=0.05) as op:
-                return PUT._eager(op, seed, context.rank, sizes)
+            with pipeline.make(context, codes, timeout_s=0.05) as op:
+                return pipeline._eager(op, 0, context.rank, sizes)
 
-        PUT._check(PUT.new_world(seed, LAST_MOMENT).run(rank), seed, sizes)
+        pipeline._check(pipeline.new_world(0, LAST_MOMENT).run(rank), 0, sizes)
 
-    make_calls((1101, 1101), 0)  # one modulus: right
+    make_calls(replace(PUT, races=False), (513, 513))  # one modulus: right
     with pytest.raises(RaceError, match="input"):
-        make_calls((1101, 256, 1101), 0)
+        make_calls(PUT, (513, 512, 513))
