@@ -49,6 +49,12 @@ def test_wheel_metadata(wheel: Path) -> None:
     assert not [r for r in required if "mori" in r and 'extra == "rocm"' not in r], "ROCm stays out of [dev]"
 
 
+def test_wheel_is_a_plugin_of_sglang(wheel: Path) -> None:
+    archive = zipfile.ZipFile(wheel)
+    points = archive.read(next(n for n in archive.namelist() if n.endswith("/entry_points.txt"))).decode()
+    assert points.split() == ["[sglang.srt.plugins]", "mori_gemm_ar", "=", "mori_gemm_ar.integrations.sglang:register"]
+
+
 def make(*words: str) -> subprocess.CompletedProcess[str]:
     """Run make as a user would, untouched by a make that runs this test."""
     program = shutil.which("make")
