@@ -192,7 +192,7 @@ class StandInNode(Node):
         self.notes = Notes()
         faults = frozenset(alteration.fault for alteration in alterations)
         memory = AlteredMemory(seed, faults) if section is SectionName.LITMUS else NotedMemory(self.notes)
-        torn = Fault.TORN in faults and section is SectionName.PRODUCT
+        torn = Fault.TORN in faults and section in (SectionName.MICROBENCHMARKS, SectionName.PRODUCT)
         settings = EngineSettings(faults=EngineFaults(torn=EVERYWHERE if torn else ()))
         super().__init__(gpus, memory=memory, engines=settings)
         self.engines = _NotedEngines(self, settings, self.notes, hasty=Fault.ENGINE_ORDER in faults)
