@@ -188,6 +188,7 @@ def put_readings(bench: Bench) -> Iterator[Reading]:
         ratios = [both[1] / one[1] for one, both in zip(one_link, all_links, strict=True)]
         yield Reading.of("few_links_ratio", ratios, "rate of one link alone over that of seven")
     per_byte = median(slope for _, slope in all_links)
+    bench.fill(rank.rank + 1)  # the bytes of longer puts would hide what small ones leave out
     single, double = _counts(bench, 1, per_byte), _counts(bench, 2, per_byte)
     # The last puts all came from the rank before.
     bench.require_target("puts", bytes([(rank.rank - 1) % rank.size + 1]) * (_SMALL * _PUT_COUNTS[-1]))
