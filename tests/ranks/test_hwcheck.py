@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mori_gemm_ar.cli import app
-from mori_gemm_ar.hwcheck import families, litmus, product, semantics
+from mori_gemm_ar.hwcheck import families, litmus, micro, product, readings, semantics
 from mori_gemm_ar.hwcheck.alterations import parse_alteration
 from mori_gemm_ar.hwcheck.forms import listed_forms
 from mori_gemm_ar.hwcheck.litmus_tests import ACQUIRE_ALONE, ENGINE_TESTS, LOCAL_TESTS, PAIR_TESTS, RELEASE_ALONE
@@ -144,6 +144,15 @@ def test_altered_constants_are_named_and_fitted_again(tmp_path: Path) -> None:
     for constant in load().constants:
         if constant.name not in ALTERED:
             assert fitted[constant.name] == pytest.approx(constant.value, rel=0.02), constant.name
+
+
+def test_times_of_wrong_bytes_are_no_readings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(micro, "_reading_groups", lambda rank, window: iter([("puts", readings.put_readings)]))
+    monkeypatch.setattr(micro, "_row_groups", lambda rank: iter(()))
+    report = run(SectionName.MICROBENCHMARKS, "torn")
+    assert refuted(report) == {"measure puts"}
+    assert report.suspects == ["timed work that gave wrong bytes: puts"]
+    assert report.results == [] and report.effect == []
 
 
 # --- product ---

@@ -16,7 +16,7 @@ import pytest
 import mori_gemm_ar
 
 ROOT = Path(__file__).resolve().parents[2]
-SHIPPED = (".py", ".ll", ".json", ".typed")
+SHIPPED = (".py", ".ll", ".json", ".txt", ".typed")
 
 
 @pytest.fixture(scope="module")
