@@ -33,7 +33,7 @@ def test_a_result_survives_the_next_call_but_not_the_second(way: Way) -> None:
     def body(ctx: RankContext) -> None:
         with create(ctx, way, max(MS)) as op:
             results: list[torch.Tensor] = []
-            for call in range(6):
+            for call in range(4):
                 data = layer(2, MS[call % 3], call)
                 promised = op.output(MS[call % 3])
                 y = op(*data.of(ctx.rank))
@@ -45,7 +45,7 @@ def test_a_result_survives_the_next_call_but_not_the_second(way: Way) -> None:
                 if call >= 2:
                     assert y.data_ptr() == results[-2].data_ptr(), "two of them rotate"
                 results.append(y)
-            require_bits(results[3][:1], results[5][:1], what="two calls later its memory has the new result")
+            require_bits(results[1][:1], results[3][:1], what="two calls later its memory has the new result")
 
     run(2, body)
 
@@ -184,7 +184,7 @@ def test_replays_of_several_m_in_any_order(way: Way) -> None:
         with create(ctx, way, 300) as op:
             recordings = [Recorded(op, ms) for ms in ((300,), (5, 256), (256, 0, 300), (7,))]
             slots = [[y.data_ptr() for y in recorded.outputs] for recorded in recordings]
-            for step in range(9):
+            for step in range(6):
                 recorded = recordings[shared.randrange(4)]
                 delays.only(step)
                 recorded.require(recorded.replay(step), way=way, step=step, rank=ctx.rank)
