@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # Copyright (c) 2026 mori_gemm_ar contributors
-"""LLVM's assembler takes the texts of the probes: for ISA text it prints inline assembly unread, for HSACO it reads it."""
+"""LLVM's assembler takes the texts of the probes: it reads inline assembly for HSACO, and prints it unread as ISA."""
 
 from __future__ import annotations
 
