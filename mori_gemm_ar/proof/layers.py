@@ -29,9 +29,11 @@ from mori_gemm_ar.layout import BLayout, GemmConfig, Recipe, Tile, Wire
 from mori_gemm_ar.layout.bands import BandsConfig
 from mori_gemm_ar.layout.copy_queue import HANDLE_OFFSETS, UNIT_BYTES
 from mori_gemm_ar.layout.fused import FusedConfig
+from mori_gemm_ar.layout.ownership import OwnerSlices
 from mori_gemm_ar.layout.pull import PullConfig
 from mori_gemm_ar.layout.sdma import SdmaConfig, SdmaPhase, Transport
 from mori_gemm_ar.layout.stream import StreamConfig
+from mori_gemm_ar.layout.terms import ceil_div
 from mori_gemm_ar.op import GemmAllReduceOp, Mode, Tail, Tuning
 from mori_gemm_ar.plan import ENGINE_MODES, LayerSpec
 from mori_gemm_ar.proof.copies import LAST_MOMENT
@@ -199,7 +201,7 @@ class LayerPipeline:
         def call(op: GemmAllReduceOp, rank: int, *, odd: bool) -> None:
             op(*self.operands(seed, 0, rank, other if odd else small).arguments(self.gemm))
 
-        odd_one_out(world, make, call)
+        odd_one_out(world, make, call, self._left_out(other))
         if self.mode not in ENGINE_MODES and self.gather is not Transport.SDMA:
             return
         # A rank whose own engine failed still sums what has come by then, for nobody: that is a race, and harmless.
@@ -215,6 +217,11 @@ class LayerPipeline:
         world(EngineFaults(dead=((0, 1, None),))).run(partial(rank_body, stuck=False))
         if self.mode is Mode.FUSED_SDMA:
             world().run(partial(rank_body, stuck=True))
+
+    def _left_out(self, m: int) -> range:
+        """Ranks that get no chunk in a call of m rows. Streamed, they wait for one before they meet anybody."""
+        owners = ceil_div(m, OwnerSlices(self.world, m, TILE.m).slice_rows)
+        return range(owners if self.tail is Tail.STREAMED else self.world, self.world)
 
     def _stuck(self, rank: int) -> tuple[int, ...]:
         """Whom a rank may name when rank 0 gives nothing to rank 1. Streamed, the others only miss both at the end."""

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -124,15 +124,17 @@ def odd_one_out(
     world: Callable[[], LocalWorld],
     make: Callable[[RankContext], AnyOp],
     call: Callable[..., None],
+    left_out: Collection[int] = (),
 ) -> None:
     """The last rank stays away, then makes another call: the others name it, in a record complete for the host.
 
-    call(op, rank, odd=...) makes the call of all ranks, or another one.
+    call(op, rank, odd=...) makes the call of all ranks, or another one. left_out: ranks that miss what the other call
+    does not give them, before they see its flag.
     """
 
     def rank_body(context: RankContext, *, comes: bool) -> None:
         odd = context.size - 1
-        expected = CollectiveMismatch if comes else CollectiveTimeout
+        expected = CollectiveMismatch if comes and context.rank not in left_out else CollectiveTimeout
 
         def body(op: AnyOp) -> None:
             if context.rank != odd or comes:
