@@ -208,7 +208,9 @@ class LayerPipeline:
         world = partial(replace(self, races=False).new_world, seed, adversary)
 
         def rank_body(context: RankContext, *, stuck: bool) -> None:
-            expected = (CopyEngineTimeout, (1,)) if context.rank == 0 else (CollectiveTimeout, self._stuck(context.rank))
+            expected = (
+                (CopyEngineTimeout, (1,)) if context.rank == 0 else (CollectiveTimeout, self._stuck(context.rank))
+            )
             op = make(context)
             if stuck and context.rank == 0:
                 _reserve(op)
@@ -289,8 +291,8 @@ def _pipelines() -> list[LayerPipeline]:
         LayerPipeline("fused-lsa-pushed-w2", 2, Mode.FUSED_LSA, pushed),
         LayerPipeline("fused-lsa-pulled-wide-w2", 2, Mode.FUSED_LSA, pulled, n=WIDE),
         LayerPipeline("fused-sdma-2-pulled-fp8-w2", 2, Mode.FUSED_SDMA, pulled, 2, Wire.FP8, own=("sum", "pull")),
-        *_streamed(),
         *_banded(),
+        *_streamed(),
     ]
 
 
