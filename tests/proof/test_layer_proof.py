@@ -11,18 +11,20 @@ from typing import Any
 import pytest
 
 from mori_gemm_ar.compile.store import default_store
+from mori_gemm_ar.errors import CollectiveError
 from mori_gemm_ar.layout import GemmConfig, Wire
 from mori_gemm_ar.layout.fused import FusedConfig
 from mori_gemm_ar.layout.sdma import Transport
 from mori_gemm_ar.op import Mode, Tail
 from mori_gemm_ar.plan import plan_layer
-from mori_gemm_ar.proof import Catcher, Mutant, Operator, mutants_of, mutated, pipeline_named, run_clean
+from mori_gemm_ar.proof import Catcher, Mutant, Operator, mutants_of, mutated, original, pipeline_named, run_clean
 from mori_gemm_ar.proof.copies import COPIES
 from mori_gemm_ar.proof.gemm import GEMMS, TILE_K
 from mori_gemm_ar.proof.layers import BANDS, GEMM, LAYERS, RESIDENCY, TILE, LayerPipeline, first_store
 from mori_gemm_ar.proof.pipelines import kernel_named
 from mori_gemm_ar.proof.registry import FEW_SEEDS
 from mori_gemm_ar.proof.runner import observe
+from mori_gemm_ar.runtime import RankContext
 
 _NAMED = {pipeline.name: pipeline for pipeline in LAYERS}
 STREAM, BANDED = (_NAMED[f"fused-sdma-2-{tail}-w2"] for tail in ("streamed", "fp8-both"))
@@ -134,6 +136,24 @@ def test_the_shipped_code_is_clean(pipeline: str) -> None:
 @pytest.mark.parametrize("pipeline", [STREAM, BANDED], ids=lambda p: p.name)
 def test_a_streamed_chunk_and_a_quantised_band_have_no_race(pipeline: LayerPipeline) -> None:
     assert run_clean(pipeline, seed=3) is None
+
+
+def test_another_call_is_named_before_those_that_wait_for_its_chunks() -> None:
+    """Rank 7's call has no rows for ranks 5 and 6, which wait for them; the others miss both, and see its flag."""
+    pipeline = replace(_NAMED["fused-sdma-2-streamed-w8"], races=False)
+    small, other = pipeline.sizes()[1:]
+
+    def rank_body(context: RankContext) -> str:
+        op = pipeline.make(context, original, timeout_s=0.01)
+        m = other if context.rank == 7 else small
+        with pytest.raises(CollectiveError) as caught, op:
+            op(*pipeline.operands(0, 0, context.rank, m).arguments(pipeline.gemm))
+        return f"{type(caught.value).__name__}: {caught.value}"
+
+    found = pipeline.new_world(0, None).run(rank_body)
+    for rank, text in enumerate(found[:7]):
+        assert text.startswith("CollectiveTimeout" if rank in (5, 6) else "CollectiveMismatch"), text
+        assert "rank 7" in text
 
 
 @pytest.mark.slow
