@@ -32,7 +32,7 @@ from mori_gemm_ar.layout.fused import FusedConfig
 from mori_gemm_ar.layout.ownership import OwnerSlices
 from mori_gemm_ar.layout.pull import PullConfig
 from mori_gemm_ar.layout.sdma import SdmaConfig, SdmaPhase, Transport
-from mori_gemm_ar.layout.stream import StreamConfig
+from mori_gemm_ar.layout.stream import STREAM_CHUNKS, StreamConfig
 from mori_gemm_ar.layout.terms import ceil_div
 from mori_gemm_ar.op import GemmAllReduceOp, Mode, Tail, Tuning
 from mori_gemm_ar.plan import ENGINE_MODES, LayerSpec
@@ -49,6 +49,7 @@ TILE = Tile.M128_N256
 RESIDENCY = 4
 _WATCHED = (0, 3)  # of sixteen seeds; a detector needs no unlucky order, and takes most of the time
 _POINTER = 8  # bytes
+_BUSY = 4  # bands of a slice, a chunk each
 _FEW = 3  # ranks, up to which the sum has nine workgroups
 
 
@@ -132,6 +133,9 @@ class LayerPipeline:
         watched.calls(seed, codes, adversary)
         if self.mode is Mode.SPLIT_SDMA:
             watched.shared_queues(seed, codes, adversary)
+        if seed % 4 == 2 and self.tail is Tail.STREAMED and self.world <= _FEW:
+            # One op alone pushes chunks in turn; with many of them those of two ops meet.
+            replace(watched, chunks=STREAM_CHUNKS).shared_queues(seed, codes, adversary)
         if seed % 4 == 0:
             watched.failures(seed, codes, adversary)
 
@@ -147,8 +151,9 @@ class LayerPipeline:
         self._check(self.new_world(seed, adversary).run(rank_body), seed, sizes)
 
     def shared_queues(self, seed: int, codes: Codes, adversary: Adversary | None = LAST_MOMENT) -> None:
-        """Two ops of each rank put to the same queues, from two threads; short calls, so that their puts meet."""
-        sizes = tuple(rows * self.world for rows in (20, 60, 20))
+        """Two ops of each rank put to the same queues, from two threads; in short calls or many chunks, puts meet."""
+        rows = (20, 60, 20) if self.mode is Mode.SPLIT_SDMA else (_BUSY * TILE.m,) * 2
+        sizes = tuple(each * self.world for each in rows)
 
         def rank_body(context: RankContext) -> list[list[torch.Tensor]]:
             with self.make(context, codes, timeout_s=1.0) as first, self.make(context, codes, timeout_s=1.0) as second:
