@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from mori_gemm_ar.op import GemmAllReduceOp
 
-M, N, K = 24, 128, 256  # K of this rank
+M, N, K = 24, 128, 128  # K of this rank
 
 dist.init_process_group("gloo")  # its key-value store is used, not its collectives
 place = "cpu"

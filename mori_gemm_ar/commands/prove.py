@@ -26,7 +26,7 @@ class Tier(str, Enum):
 
 
 def prove(
-    pipeline: Annotated[str, typer.Option(help="A pipeline or family (lsa, gemm); all without it.")] = "",
+    pipeline: Annotated[str, typer.Option(help="A pipeline or family (lsa, sdma, gemm, layers); all without it.")] = "",
     tier: Annotated[Tier, typer.Option(help="ci: clean seeds spread over a family; full: for each.")] = Tier.CI,
     seeds: Annotated[int, typer.Option(help="Clean seeds; 0: what family and tier say.")] = 0,
     workers: Annotated[int, typer.Option(help="Processes; 0: one per core.")] = 0,

@@ -22,7 +22,7 @@ class Fault(Enum):
     ENGINE_ORDER = "engine-order"  # signals and read pointers overtake the copies before them
     LDS_COPY = "lds-copy"  # a wait for copies to LDS waits for one copy less
     CONSTANT = "constant"  # NAME=VALUE: another constant of the time model
-    TORN = "torn"  # copies of the product's engines move half of their bytes
+    TORN = "torn"  # engines copy half of their bytes, in microbenchmarks and product
 
 
 @dataclass(frozen=True, slots=True)

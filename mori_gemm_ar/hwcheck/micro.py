@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from mori_gemm_ar.errors import ConfigError, MoriGemmArError
+from mori_gemm_ar.errors import CollectiveError, ConfigError, MoriGemmArError
 from mori_gemm_ar.hwcheck import readings, rows
 from mori_gemm_ar.hwcheck.hardware import Rank
 from mori_gemm_ar.hwcheck.launching import CheckWindow
@@ -77,7 +77,7 @@ def _row_groups(rank: Rank) -> Iterator[tuple[str, Group]]:
     if rank.size > 1:
         for transport in Transport:
             yield f"all-reduce by {transport.value}", partial(rows.all_reduce_rows, transport=transport)
-    for recipe in Recipe:
+    for recipe in Recipe if rank.settings.effort.few_gemms else (Recipe.BLOCKSCALE,):
         yield f"gemm {recipe.value}", partial(rows.gemm_rows, recipe=recipe)
 
 
@@ -92,8 +92,10 @@ def _take(rank: Rank, log: Log, name: str, group: Callable[[], list[dict[str, An
         return
     try:
         found = group()
-    except (ConfigError, MoriGemmArError) as error:
-        log.add(f"measure {name}", Verdict.FAILED, f"{type(error).__name__}: {error}")
+    except MoriGemmArError as error:
+        # What was moved wrongly is an answer; what could not be launched is none.
+        verdict = Verdict.REFUTED if isinstance(error, CollectiveError) else Verdict.FAILED
+        log.add(f"measure {name}", verdict, f"{type(error).__name__}: {error}")
         return
     log.rows.extend(row | rows.common(rank) | {"device": rows.device_of(rank), "group": name} for row in found)
     wrong = [row for row in found if not row["validated"]]

@@ -25,11 +25,12 @@ from mori_gemm_ar.hwcheck.readings import Bench
 from mori_gemm_ar.hwcheck.report import Verdict
 from mori_gemm_ar.hwcheck.section import Log, first_of
 from mori_gemm_ar.layout.gemm import a_scale_shape, b_scale_shape
-from mori_gemm_ar.layout.gemm_terms import BLayout, Recipe
+from mori_gemm_ar.layout.gemm_terms import BLayout, Recipe, Tile
 from mori_gemm_ar.layout.sdma import Transport
 from mori_gemm_ar.layout.terms import Stage
+from mori_gemm_ar.op import GemmAllReduceOp, Mode, Tail, Tuning
 
-_FUSED = "mori_gemm_ar.op"
+_LAYERS = (Mode.SPLIT_LSA, Mode.SPLIT_SDMA, Mode.FUSED_SDMA, Mode.FUSED_LSA)
 _SHAPES = ((1,), (12345,), (64, 1024), (3, 7168))
 _GEMM_ROWS = (1, 33, 200)
 _N, _K = 512, 256
@@ -160,6 +161,31 @@ def _gemm(rank: Rank, recipe: Recipe) -> tuple[str | None, list[dict[str, Any]]]
     return None, []
 
 
+# --- GEMM and all-reduce ---
+
+
+def _layer(rank: Rank, mode: Mode, tail: Tail = Tail.PHASED) -> tuple[str | None, list[dict[str, Any]]]:
+    """Small integers and scales of one: every rank's product is exact, and so is their sum in fp32."""
+    least = rank.size * Tile.M128_N256.m
+    shape: dict[str, Any] = {"n": _N, "k": _K, "m_max": least + 40, "quant": Recipe.BLOCKSCALE, "b_layout": BLayout.ROW}
+    with GemmAllReduceOp.create(rank.world, **shape, mode=mode, tuning=Tuning(tail=tail)) as op:
+        op.self_test()
+        device = op.target.torch_device
+        generator = torch.Generator().manual_seed(rank.settings.seed)
+        for m in (least + 40, 5, least):
+            factors = [[torch.randint(-2, 3, (n, _K), generator=generator) for n in (m, _N)] for _ in range(rank.size)]
+            products = [(a.float() @ b.float().T).bfloat16().float() for a, b in factors]
+            right = sum(products[1:], products[0]).bfloat16()
+            a, b = (x.float().to(torch.float8_e4m3fn).to(device) for x in factors[rank.rank])
+            shapes = a_scale_shape(Recipe.BLOCKSCALE, m, _K), b_scale_shape(Recipe.BLOCKSCALE, _N, _K)
+            result = op(a, b, *(torch.ones(shape, device=device) for shape in shapes))
+            op.check()
+            wrong = (result.cpu() != right).nonzero()
+            if len(wrong):
+                return f"m={m}, {op.plan(m).label}: element {wrong[0].tolist()} and {len(wrong) - 1} others", []
+    return None, []
+
+
 PRODUCTS: tuple[Product, ...] = (
     *(
         Product(
@@ -169,5 +195,8 @@ PRODUCTS: tuple[Product, ...] = (
     ),
     Product("all-reduce sdma", partial(_all_reduce, transport=Transport.SDMA, stage=None), ranks=2),
     *(Product(f"gemm {recipe.value}", partial(_gemm, recipe=recipe)) for recipe in Recipe),
-    Product("fused gemm and all-reduce", None, ranks=2, module=_FUSED),
+    *(Product(f"gemm and all-reduce, {mode.value}", partial(_layer, mode=mode), ranks=2) for mode in _LAYERS),
+    Product(
+        "gemm and all-reduce, fused-sdma streamed", partial(_layer, mode=Mode.FUSED_SDMA, tail=Tail.STREAMED), ranks=2
+    ),
 )

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mori_gemm_ar.errors import CollectiveTimeout, ConfigError
+from mori_gemm_ar.errors import CollectiveError, CollectiveTimeout, ConfigError
 from mori_gemm_ar.hwcheck.hardware import Rank
 from mori_gemm_ar.hwcheck.launching import CheckWindow, launch_of, loaded, submit
 from mori_gemm_ar.hwcheck.settings import Effort
@@ -31,6 +31,7 @@ _PUT_COUNTS = (1, 2, 4, 8)
 _SMALL = 1 << 12  # bytes of a put whose dispatch is what takes time
 RESULT_BYTES = 4096  # behind both areas of a window
 _WAVES = 8
+_THREE = 0x40  # two of these bytes are 3.0 in bf16
 _QUANTIZE_K = 1024
 _QUANTIZE_ROWS = (64, 1024)
 
@@ -107,6 +108,20 @@ class Bench:
         told = [times for times in self.rank.world.exchange("times", own) if isinstance(times, list) and times]
         return [max(sample) for sample in zip(*told, strict=True)]
 
+    def fill(self, byte: int) -> None:
+        """Source area to one byte, target area to zeros, on all ranks."""
+        self.rank.target.fill(self.window.address, self.area, byte)
+        self.rank.target.fill(self.window.address + self.area, self.area, 0)
+        self.rank.world.exchange("areas are filled", None)
+
+    def require_target(self, what: str, right: bytes, own: bool = True, offset: int = 0) -> None:
+        """Raise `CollectiveError` on all ranks unless the target area holds these bytes; `own`: on this rank, too."""
+        found = self.rank.target.read(self.window.address + self.area + offset, len(right)) if own else right
+        complaint = None if found == right else f"{what} left {found[:8].hex()}... where {right[:8].hex()}... belongs"
+        for number, text in enumerate(self.rank.world.exchange(what, complaint)):
+            if text is not None:
+                raise CollectiveError(f"rank {number}: {text}")
+
     def require_no_timeout(self) -> None:
         """Raise `CollectiveTimeout` on all ranks when a wait of one of them ran out."""
         late = self.rank.world.exchange("late", self.window.words(self._result, 1)[0])
@@ -163,7 +178,8 @@ def _replay(bench: Bench, action: Callable[[], None], count: int) -> Callable[[]
 
 def put_readings(bench: Bench) -> Iterator[Reading]:
     """Sizes on one link and on all, then numbers of puts on one queue and on two."""
-    peers = bench.rank.size - 1
+    rank, peers = bench.rank, bench.rank.size - 1
+    bench.fill(rank.rank + 1)
     one_link, all_links = _sizes(bench, 1), _sizes(bench, peers)
     yield Reading.of("sdma_phase_us", [base for base, _ in all_links], f"puts of several sizes to {peers} peers")
     how = "puts of several sizes on all links at once" if peers == MI355X.links else f"the same, on {peers} of 7 links"
@@ -172,7 +188,10 @@ def put_readings(bench: Bench) -> Iterator[Reading]:
         ratios = [both[1] / one[1] for one, both in zip(one_link, all_links, strict=True)]
         yield Reading.of("few_links_ratio", ratios, "rate of one link alone over that of seven")
     per_byte = median(slope for _, slope in all_links)
+    bench.fill(rank.rank + 1)  # the bytes of longer puts would hide what small ones leave out
     single, double = _counts(bench, 1, per_byte), _counts(bench, 2, per_byte)
+    # The last puts all came from the rank before.
+    bench.require_target("puts", bytes([(rank.rank - 1) % rank.size + 1]) * (_SMALL * _PUT_COUNTS[-1]))
     yield Reading.of("sdma_put_us", single, "1 to 8 small puts on one queue")
     hidden = [min(max(1.0 - two / one, 0.0), 1.0) for one, two in zip(single, double, strict=True)]
     yield Reading.of("put_hidden_share", hidden, "the same on two queues to the peer")
@@ -210,6 +229,8 @@ def release_readings(bench: Bench) -> Iterator[Reading]:
             )
             counts.append(float(blocks * waves))
             extra.append(_less(with_it, without, 1))
+        last = int(max(counts)) * WAVE_LANES - 1  # a thread's number is what it stores
+        bench.require_target("stores", last.to_bytes(4, "little"), bench.rank.rank == 0, 4 * last)
         slopes = [float(np.dot(counts, one) / np.dot(counts, counts)) for one in zip(*extra, strict=True)]
         yield Reading.of(name, slopes, "1 to 3584 workgroups, of 1 to 8 waves")
 
@@ -222,7 +243,10 @@ def sum_readings(bench: Bench) -> Iterator[Reading]:
     parts = max(2, bench.rank.size)
     sizes = [nbytes for nbytes in bench.effort.sum_bytes if nbytes * parts <= bench.area]
     config = LoadConfig(Load.SUM, waves=_WAVES, parts=parts)
+    bench.fill(_THREE)
     times = [bench.times(bench.launch(config, _blocks(nbytes), nbytes=nbytes), everyone=False) for nbytes in sizes]
+    total = torch.tensor([3.0 * parts], dtype=torch.bfloat16).view(torch.uint8).numpy().tobytes()
+    bench.require_target("sums", total * (sizes[-1] // 2), bench.rank.rank == 0)
     found = lines([float(nbytes * (parts + 1)) for nbytes in sizes], times)
     yield Reading.of("reduce_base_us", [base for base, _ in found], f"sums of {parts} slices of several sizes")
     yield Reading.of("reduce_rate_tbs", [1e-6 / slope for _, slope in found], "the same; bytes read and written")
@@ -237,7 +261,10 @@ def pull_readings(bench: Bench) -> Iterator[Reading]:
     peers = bench.rank.size - 1
     sizes = [nbytes for nbytes in bench.effort.sum_bytes if nbytes * peers <= bench.area]
     config = LoadConfig(Load.PULL, waves=_WAVES, parts=bench.rank.size)
+    bench.fill(bench.rank.rank + 1)
     times = [bench.times(bench.launch(config, PULL_BLOCKS, nbytes=nbytes)) for nbytes in sizes]
+    there = [(bench.rank.rank + 1 + place) % bench.rank.size for place in range(peers)]
+    bench.require_target("loads from peers", b"".join(bytes([peer + 1]) * sizes[-1] for peer in there))
     found = lines([float(nbytes) for nbytes in sizes], times)
     yield Reading.of("pull_base_us", [base for base, _ in found], f"loads of several sizes from {peers} peers")
     yield Reading.of("lsa_rate_gbs", [_gbs(slope) for _, slope in found], "the same")

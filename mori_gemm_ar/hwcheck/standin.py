@@ -96,7 +96,8 @@ class AlteredMemory(WeakMemory):
     def __init__(self, seed: int, faults: frozenset[Fault]) -> None:
         super().__init__(seed)
         self._faults = faults
-        self._read_before: dict[int, int] = {}  # by address
+        # By region: what engines read there last, and where they have read.
+        self._read_before: dict[int, tuple[bytearray, bytearray]] = {}
 
     def _apply(self, h: HeldOperation) -> None:
         if h.kind is Kind.WRITE_BACK:
@@ -120,9 +121,13 @@ class AlteredMemory(WeakMemory):
         found = super().engine_read(gpu, address, nbytes)
         if Fault.ENGINE_STALE not in self._faults:
             return found
-        before = [self._read_before.get(address + n, byte) for n, byte in enumerate(found.tolist())]
-        self._read_before.update({address + n: byte for n, byte in enumerate(found.tolist())})
-        return np.asarray(before, np.uint8)
+        region = self.regions.find(address, nbytes)
+        assert region is not None, "engines check their addresses"
+        held, known = self._read_before.setdefault(region.address, (bytearray(region.nbytes), bytearray(region.nbytes)))
+        part = slice(address - region.address, address - region.address + nbytes)
+        before = np.where(np.frombuffer(known[part], np.uint8) != 0, np.frombuffer(held[part], np.uint8), found)
+        held[part], known[part] = found.tobytes(), b"\1" * nbytes
+        return before
 
 
 # --- engines ---
@@ -187,7 +192,7 @@ class StandInNode(Node):
         self.notes = Notes()
         faults = frozenset(alteration.fault for alteration in alterations)
         memory = AlteredMemory(seed, faults) if section is SectionName.LITMUS else NotedMemory(self.notes)
-        torn = Fault.TORN in faults and section is SectionName.PRODUCT
+        torn = Fault.TORN in faults and section in (SectionName.MICROBENCHMARKS, SectionName.PRODUCT)
         settings = EngineSettings(faults=EngineFaults(torn=EVERYWHERE if torn else ()))
         super().__init__(gpus, memory=memory, engines=settings)
         self.engines = _NotedEngines(self, settings, self.notes, hasty=Fault.ENGINE_ORDER in faults)

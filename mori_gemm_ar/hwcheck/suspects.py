@@ -44,6 +44,9 @@ def _litmus(names: set[str]) -> Iterator[str]:
 
 
 def _constants(names: set[str]) -> Iterator[str]:
+    moved = sorted(name.removeprefix("measure ") for name in names if name.startswith("measure "))
+    if moved:
+        yield f"timed work that gave wrong bytes: {', '.join(moved)}"
     constants = sorted(name.removeprefix("constant ") for name in names if name.startswith("constant "))
     if constants:
         yield f"constants of the time model: {', '.join(constants)}"

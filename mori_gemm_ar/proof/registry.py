@@ -31,6 +31,7 @@ class Family:
 
 
 _COPY_SEEDS = tuple(164 if p.world == 2 else 3 if p.world == 8 else 12 if not p.wire.lossy else 7 for p in COPIES)
+_LAYER_SEEDS = tuple(20 if p.world == 2 else 3 if p.world == 3 else 2 for p in LAYERS)
 # Smaller worlds stand for the others, whose mutants take several times as long, and exact wires for lossy ones.
 FULL_ONLY = frozenset(
     [p.name for p in COPIES if p.world > 2]
@@ -41,7 +42,7 @@ FAMILIES = (
     Family("lsa", ALL_REDUCES, spread=200, each=200),
     Family("sdma", COPIES, spread=200, each=200, share=_COPY_SEEDS),
     Family("gemm", (*GEMMS, *QUANTIZERS), spread=60, each=50),
-    Family("layers", LAYERS, spread=200, each=200),
+    Family("layers", LAYERS, spread=200, each=200, share=_LAYER_SEEDS),
 )
 PIPELINES: tuple[Pipeline, ...] = tuple(pipeline for family in FAMILIES for pipeline in family.pipelines)
 

@@ -16,7 +16,7 @@ import pytest
 import torch.distributed as dist
 
 import mori_gemm_ar.op as fused_op
-from mori_gemm_ar.errors import RendezvousError
+from mori_gemm_ar.errors import CollectiveError, RendezvousError
 from mori_gemm_ar.integrations import torch_ops
 from mori_gemm_ar.integrations.sglang import construct
 from mori_gemm_ar.integrations.sglang.journal import logger
@@ -149,7 +149,9 @@ def sglang_faults(rank: Rank) -> dict[str, tuple[bool, list[str], float]]:
 
 
 def sglang_missing(rank: Rank) -> dict[str, Any]:
-    """A rank comes when the others have given up; one leaves before the last vote; then all come and all fuse."""
+    """A rank comes when the others have given up; one leaves before the last vote; then all come and all fuse, until a
+    call fails on one of them.
+    """
     rank.init()
     result: dict[str, Any] = {}
     group = ProcessWorld.from_group(None)
@@ -184,6 +186,14 @@ def sglang_missing(rank: Rank) -> dict[str, Any]:
     assert out is not None
     layer.group = ProcessWorld.from_group(None)
     result["good"] = relative_error(out, layer(x)[0])
+    started = time.monotonic()
+    if rank.rank == WHO:
+        with mock.patch.object(fused_op.GemmAllReduceOp, "quantize", _raising), pytest.raises(Injected, match="boom"):
+            call(layer, x)
+    else:
+        with pytest.raises(CollectiveError, match=rf"rank {WHO} gave up \(Injected: boom\)"):
+            call(layer, x)
+    result["fault in a call"] = time.monotonic() - started
     adapter.close()
     dist.destroy_process_group()
     return result

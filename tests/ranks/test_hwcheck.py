@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mori_gemm_ar.cli import app
-from mori_gemm_ar.hwcheck import families, litmus, product, semantics
+from mori_gemm_ar.hwcheck import families, litmus, micro, product, readings, semantics
 from mori_gemm_ar.hwcheck.alterations import parse_alteration
 from mori_gemm_ar.hwcheck.forms import listed_forms
 from mori_gemm_ar.hwcheck.litmus_tests import ACQUIRE_ALONE, ENGINE_TESTS, LOCAL_TESTS, PAIR_TESTS, RELEASE_ALONE
@@ -146,11 +146,23 @@ def test_altered_constants_are_named_and_fitted_again(tmp_path: Path) -> None:
             assert fitted[constant.name] == pytest.approx(constant.value, rel=0.02), constant.name
 
 
+def test_times_of_wrong_bytes_are_no_readings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(micro, "_reading_groups", lambda rank, window: iter([("puts", readings.put_readings)]))
+    monkeypatch.setattr(micro, "_row_groups", lambda rank: iter(()))
+    report = run(SectionName.MICROBENCHMARKS, "torn")
+    assert refuted(report) == {"measure puts"}
+    assert report.suspects == ["timed work that gave wrong bytes: puts"]
+    assert report.results == [] and report.effect == []
+
+
 # --- product ---
+
+FUSED = "gemm and all-reduce, fused-sdma"
 
 
 def test_a_mode_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    few = [one for one in product.PRODUCTS if one.name in ("all-reduce sdma", "gemm ptpc") or one.module]
+    few = [one for one in product.PRODUCTS if one.name in ("all-reduce sdma", "gemm ptpc", FUSED)]
+    few.append(product.Product("an op of another version", None, module="mori_gemm_ar.nowhere"))
     monkeypatch.setattr(product, "PRODUCTS", tuple(few))
     monkeypatch.setattr(product, "_SHAPES", ((33,),))
     monkeypatch.setattr(product, "_GEMM_ROWS", (5,))
@@ -158,11 +170,12 @@ def test_a_mode_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert report.outcome is Outcome.CONFIRMED
     verdicts = {check.name: check.verdict for _, check in report.checks}
     assert verdicts["all-reduce sdma"] is Verdict.CONFIRMED
-    assert verdicts["fused gemm and all-reduce"] is Verdict.NOT_BUILT
+    assert verdicts[FUSED] is Verdict.CONFIRMED
+    assert verdicts["an op of another version"] is Verdict.NOT_BUILT
 
     report = run(SectionName.PRODUCT, "torn")
-    assert refuted(report) == {"all-reduce sdma"}
-    assert report.suspects == ["modes that do not work here: all-reduce sdma"]
+    assert refuted(report) == {"all-reduce sdma", FUSED}
+    assert report.suspects == [f"modes that do not work here: all-reduce sdma, {FUSED}"]
     assert Transport.SDMA.value in report.suspects[0]
 
 

@@ -27,7 +27,10 @@ def test_sglang_fault_on_one_rank_at_each_step(launcher: Launcher) -> None:
 
 
 def test_sglang_rank_that_does_not_come(launcher: Launcher) -> None:
-    """Its plugin is off or not hooked, or it leaves before the last vote; afterwards the same ranks can still arm."""
+    """Its plugin is off or not hooked, or it leaves before the last vote; afterwards the same ranks can still arm.
+
+    A call that then fails on one of them ends those of the others, which need not wait for their budget.
+    """
     outcomes = launcher.run("sglang_missing", WORLD)
     for rank, outcome in enumerate(outcomes):
         armed, texts, seconds = outcome["no hook"]
@@ -39,6 +42,7 @@ def test_sglang_rank_that_does_not_come(launcher: Launcher) -> None:
         wanted = "this rank leaves" if rank == sglang_jobs.WHO else f"rank {sglang_jobs.WHO} did not come to step 'arm'"
         assert wanted in texts[-1], f"rank={rank}: {texts}"
         assert outcome["good"] < TOLERANCE, f"rank={rank}"
+        assert outcome["fault in a call"] < SOON_S, f"rank={rank}"
 
 
 def test_sglang_fault_list_covers_every_meeting() -> None:

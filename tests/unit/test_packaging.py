@@ -16,7 +16,7 @@ import pytest
 import mori_gemm_ar
 
 ROOT = Path(__file__).resolve().parents[2]
-SHIPPED = (".py", ".ll", ".json", ".typed")
+SHIPPED = (".py", ".ll", ".json", ".txt", ".typed")
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +47,12 @@ def test_wheel_metadata(wheel: Path) -> None:
     assert {r for r in required if "extra ==" not in r} == {"torch>=2.6", "numpy"}
     assert 'flydsl==0.5.0; extra == "compile"' in required
     assert not [r for r in required if "mori" in r and 'extra == "rocm"' not in r], "ROCm stays out of [dev]"
+
+
+def test_wheel_is_a_plugin_of_sglang(wheel: Path) -> None:
+    archive = zipfile.ZipFile(wheel)
+    points = archive.read(next(n for n in archive.namelist() if n.endswith("/entry_points.txt"))).decode()
+    assert points.split() == ["[sglang.srt.plugins]", "mori_gemm_ar", "=", "mori_gemm_ar.integrations.sglang:register"]
 
 
 def make(*words: str) -> subprocess.CompletedProcess[str]:

@@ -41,10 +41,14 @@ class FusedOp:
         if here != self.thread:  # the server made the op in one thread and serves in another, on all ranks
             self.op.bind()
             self.thread = here
-        weight, scale = operands(layer)
-        rows, row_scale = self.op.quantize(x if x.is_contiguous() else x.contiguous())
-        out = self.op.output(x.shape[0])
-        torch.ops.mori_gemm_ar.gemm_all_reduce(rows, weight, row_scale, scale, out, self.name)
+        try:
+            weight, scale = operands(layer)
+            rows, row_scale = self.op.quantize(x if x.is_contiguous() else x.contiguous())
+            out = self.op.output(x.shape[0])
+            torch.ops.mori_gemm_ar.gemm_all_reduce(rows, weight, row_scale, scale, out, self.name)
+        except BaseException as error:  # peers may be waiting for this call already
+            self.op.target.give_up(f"{type(error).__name__}: {error}")
+            raise
         return out
 
 
