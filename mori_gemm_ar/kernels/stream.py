@@ -152,6 +152,13 @@ class _Counts(Meeting):
         return missed
 
     @flyc.jit
+    def judge(self, seen):
+        """A rank that made another call is named before those that miss its chunks and so stay away."""
+        if (seen != self.word) & (fx.Uint32(seen >> 32) == self.epoch):
+            self.fail(self.phase, self.lane, seen)
+        return Meeting.judge(self, seen)
+
+    @flyc.jit
     def undrained(self):
         late = sdma.drain(sdma.queue(self.table, self.lane), self.budget)
         if late != 0:

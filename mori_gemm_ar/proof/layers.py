@@ -26,11 +26,15 @@ from mori_gemm_ar.emulator import EngineFaults, EngineSettings
 from mori_gemm_ar.emulator.adversary import Adversary
 from mori_gemm_ar.errors import CollectiveTimeout, CopyEngineTimeout
 from mori_gemm_ar.layout import BLayout, GemmConfig, Recipe, Tile, Wire
+from mori_gemm_ar.layout.bands import BandsConfig
 from mori_gemm_ar.layout.copy_queue import HANDLE_OFFSETS, UNIT_BYTES
 from mori_gemm_ar.layout.fused import FusedConfig
+from mori_gemm_ar.layout.ownership import OwnerSlices
 from mori_gemm_ar.layout.pull import PullConfig
-from mori_gemm_ar.layout.sdma import SdmaConfig, Transport
-from mori_gemm_ar.op import GemmAllReduceOp, Mode, Tuning
+from mori_gemm_ar.layout.sdma import SdmaConfig, SdmaPhase, Transport
+from mori_gemm_ar.layout.stream import StreamConfig
+from mori_gemm_ar.layout.terms import ceil_div
+from mori_gemm_ar.op import GemmAllReduceOp, Mode, Tail, Tuning
 from mori_gemm_ar.plan import ENGINE_MODES, LayerSpec
 from mori_gemm_ar.proof.copies import LAST_MOMENT
 from mori_gemm_ar.proof.gemm import Operands, require_bits
@@ -38,7 +42,7 @@ from mori_gemm_ar.proof.pipelines import Codes, ProvedKernel, watched_node
 from mori_gemm_ar.proof.scenario import failing, odd_one_out
 from mori_gemm_ar.runtime import LocalWorld, RankContext
 
-GEMM = "gemm"
+GEMM, BANDS = "gemm", "bands"
 K = 128  # one step of the main loop
 NARROW, WIDE = 64, 288  # columns: one of tiles, so that rows cost little, or two, the last one ragged
 TILE = Tile.M128_N256
@@ -68,12 +72,16 @@ class LayerPipeline:
     n: int = NARROW
     own: tuple[str, ...] = ()
     races: bool = True
+    tail: Tail = Tail.PHASED
+    queues: int = 1
 
     # ---- kernels ---------------------------------------------------------------------------------------------
     @property
     def tuning(self) -> Tuning:
         """Leaves the model no choice."""
-        return Tuning(gather=self.gather, chunks=self.chunks, tile=TILE, batch_invariant=True)
+        return Tuning(
+            gather=self.gather, chunks=self.chunks, tile=TILE, queues=self.queues, batch_invariant=True, tail=self.tail
+        )
 
     @property
     def gemm(self) -> GemmConfig:
@@ -92,9 +100,19 @@ class LayerPipeline:
         for config in self.spec.kernels():
             if isinstance(config, FusedConfig):
                 found[GEMM] = config
-            elif isinstance(config, SdmaConfig | PullConfig):
+            elif isinstance(config, BandsConfig):
+                found[BANDS] = config
+            elif isinstance(config, SdmaConfig | PullConfig | StreamConfig):
                 found[config.phase.value] = config
+        for phase in self._replaced(found):
+            found.pop(phase.value, None)
         return found
+
+    def _replaced(self, found: dict[str, Any]) -> tuple[SdmaPhase, ...]:
+        """Phases of the all-reduce by copy engines that only calls without rows run, as other kernels take over."""
+        if self.tail is Tail.STREAMED:
+            return (SdmaPhase.SCATTER, SdmaPhase.REDUCE)
+        return (SdmaPhase.REDUCE,) if BANDS in found else ()
 
     def kernels(self) -> tuple[ProvedKernel, ...]:
         """What is mutated here."""
@@ -183,14 +201,16 @@ class LayerPipeline:
         def call(op: GemmAllReduceOp, rank: int, *, odd: bool) -> None:
             op(*self.operands(seed, 0, rank, other if odd else small).arguments(self.gemm))
 
-        odd_one_out(world, make, call)
+        odd_one_out(world, make, call, self._left_out(other))
         if self.mode not in ENGINE_MODES and self.gather is not Transport.SDMA:
             return
         # A rank whose own engine failed still sums what has come by then, for nobody: that is a race, and harmless.
         world = partial(replace(self, races=False).new_world, seed, adversary)
 
         def rank_body(context: RankContext, *, stuck: bool) -> None:
-            expected = (CopyEngineTimeout, 1) if context.rank == 0 else (CollectiveTimeout, 0)
+            expected = (
+                (CopyEngineTimeout, (1,)) if context.rank == 0 else (CollectiveTimeout, self._stuck(context.rank))
+            )
             op = make(context)
             if stuck and context.rank == 0:
                 _reserve(op)
@@ -199,6 +219,15 @@ class LayerPipeline:
         world(EngineFaults(dead=((0, 1, None),))).run(partial(rank_body, stuck=False))
         if self.mode is Mode.FUSED_SDMA:
             world().run(partial(rank_body, stuck=True))
+
+    def _left_out(self, m: int) -> range:
+        """Ranks that get no chunk in a call of m rows. Streamed, they wait for one before they meet anybody."""
+        owners = ceil_div(m, OwnerSlices(self.world, m, TILE.m).slice_rows)
+        return range(owners if self.tail is Tail.STREAMED else self.world, self.world)
+
+    def _stuck(self, rank: int) -> tuple[int, ...]:
+        """Whom a rank may name when rank 0 gives nothing to rank 1. Streamed, the others only miss both at the end."""
+        return (0, 1) if self.tail is Tail.STREAMED and rank > 1 else (0,)
 
     # ---- parts -----------------------------------------------------------------------------------------------
     def operands(self, seed: int, call: int, rank: int, m: int) -> Operands:
@@ -262,6 +291,25 @@ def _pipelines() -> list[LayerPipeline]:
         LayerPipeline("fused-lsa-pushed-w2", 2, Mode.FUSED_LSA, pushed),
         LayerPipeline("fused-lsa-pulled-wide-w2", 2, Mode.FUSED_LSA, pulled, n=WIDE),
         LayerPipeline("fused-sdma-2-pulled-fp8-w2", 2, Mode.FUSED_SDMA, pulled, 2, Wire.FP8, own=("sum", "pull")),
+        *_banded(),
+        *_streamed(),
+    ]
+
+
+def _streamed() -> list[LayerPipeline]:
+    """Chunks are summed as they come; the second pipeline of two ranks has two queues to each peer."""
+    stream = partial(LayerPipeline, mode=Mode.FUSED_SDMA, gather=Transport.SDMA, chunks=2, tail=Tail.STREAMED)
+    own = (GEMM, "sum", "end")
+    alone = [stream(f"fused-sdma-2-streamed-w{world}", world, own=own) for world in (2, 3, 8)]
+    return [*alone, stream("fused-sdma-2-streamed-queues-w2", 2, queues=2)]
+
+
+def _banded() -> list[LayerPipeline]:
+    """Partial sums are sent in fp8. No family but this one has the gather of two ranks."""
+    band = partial(LayerPipeline, mode=Mode.FUSED_SDMA, gather=Transport.SDMA, chunks=2, wire=Wire.FP8_BOTH)
+    return [
+        band("fused-sdma-2-fp8-both-w2", 2, own=(GEMM, BANDS, "gather")),
+        band("fused-sdma-2-fp8-both-w3", 3, own=(GEMM, BANDS)),
     ]
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from mori_gemm_ar.errors import ConfigError
+from mori_gemm_ar.op import Tail
 from mori_gemm_ar.proof.all_reduce import ALL_REDUCES
 from mori_gemm_ar.proof.copies import COPIES
 from mori_gemm_ar.proof.gemm import GEMMS, QUANTIZERS
@@ -31,18 +32,22 @@ class Family:
 
 
 _COPY_SEEDS = tuple(164 if p.world == 2 else 3 if p.world == 8 else 12 if not p.wire.lossy else 7 for p in COPIES)
-_LAYER_SEEDS = tuple(20 if p.world == 2 else 3 if p.world == 3 else 2 for p in LAYERS)
+FEW_SEEDS = frozenset(p.name for p in LAYERS if p.tail is Tail.STREAMED or p.wire.both)  # in tier ci, and no mutants
+_LAYER_SEEDS = tuple(
+    (2 if p.world == 2 else 1) if p.name in FEW_SEEDS else 20 if p.world == 2 else 3 if p.world == 3 else 2
+    for p in LAYERS
+)
 # Smaller worlds stand for the others, whose mutants take several times as long, and exact wires for lossy ones.
 FULL_ONLY = frozenset(
     [p.name for p in COPIES if p.world > 2]
     + [p.name for p in ALL_REDUCES if p.world > 4 or p.config.wire.lossy]
-    + [p.name for p in LAYERS if p.world > 2 or p.wire.lossy]
+    + [p.name for p in LAYERS if p.world > 2 or p.wire.lossy or p.tail is Tail.STREAMED]
 )
 FAMILIES = (
     Family("lsa", ALL_REDUCES, spread=200, each=200),
     Family("sdma", COPIES, spread=200, each=200, share=_COPY_SEEDS),
     Family("gemm", (*GEMMS, *QUANTIZERS), spread=60, each=50),
-    Family("layers", LAYERS, spread=200, each=200, share=_LAYER_SEEDS),
+    Family("layers", LAYERS, spread=sum(_LAYER_SEEDS), each=200, share=_LAYER_SEEDS),
 )
 PIPELINES: tuple[Pipeline, ...] = tuple(pipeline for family in FAMILIES for pipeline in family.pipelines)
 

@@ -5,22 +5,27 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from mori_gemm_ar.compile.store import default_store
-from mori_gemm_ar.layout import GemmConfig
+from mori_gemm_ar.layout import GemmConfig, Wire
 from mori_gemm_ar.layout.fused import FusedConfig
 from mori_gemm_ar.layout.sdma import Transport
+from mori_gemm_ar.op import Mode, Tail
+from mori_gemm_ar.plan import plan_layer
 from mori_gemm_ar.proof import Catcher, Mutant, Operator, mutants_of, mutated, pipeline_named, run_clean
 from mori_gemm_ar.proof.copies import COPIES
 from mori_gemm_ar.proof.gemm import GEMMS, TILE_K
-from mori_gemm_ar.proof.layers import GEMM, LAYERS, RESIDENCY, TILE, LayerPipeline, first_store
+from mori_gemm_ar.proof.layers import BANDS, GEMM, LAYERS, RESIDENCY, TILE, LayerPipeline, first_store
 from mori_gemm_ar.proof.pipelines import kernel_named
+from mori_gemm_ar.proof.registry import FEW_SEEDS
 from mori_gemm_ar.proof.runner import observe
 
 _NAMED = {pipeline.name: pipeline for pipeline in LAYERS}
+STREAM, BANDED = (_NAMED[f"fused-sdma-2-{tail}-w2"] for tail in ("streamed", "fp8-both"))
 PUT, STORE = (_NAMED[f"fused-{push}-pulled-w2"] for push in ("sdma-2", "lsa"))
 _SYNCHRONISES = re.compile(r"\s*(s_barrier|ds_\w+|v_mfma\w+|buffer_load\w+(?=.*\blds\b)|s_waitcnt.*vmcnt\(\d+\))")
 
@@ -43,6 +48,30 @@ def test_every_kernel_is_mutated_by_some_pipeline() -> None:
             if isinstance(config, FusedConfig) and config.columns > 1:
                 continue  # of another width of C, which only stores and counts more
             assert config in proved, f"{config.key} of {pipeline.name} is mutated nowhere"
+
+
+@pytest.mark.parametrize(
+    ("name", "mutated_there"),
+    [
+        ("fused-sdma-2-streamed-w2", (GEMM, "sum", "end")),
+        ("fused-sdma-2-streamed-w3", (GEMM, "sum", "end")),
+        ("fused-sdma-2-streamed-w8", (GEMM, "sum", "end")),
+        ("fused-sdma-2-streamed-queues-w2", ()),
+        ("fused-sdma-2-fp8-both-w2", (GEMM, BANDS, "gather")),
+        ("fused-sdma-2-fp8-both-w3", (GEMM, BANDS)),
+    ],
+)
+def test_streamed_chunks_and_quantised_bands_are_proved_too(name: str, mutated_there: tuple[str, ...]) -> None:
+    """Each of the calls takes that path, and its GEMM is the one that signals or quantises."""
+    pipeline = _NAMED[name]
+    kernels = {kernel.name: kernel.config for kernel in pipeline.kernels()}
+    assert tuple(kernels) == mutated_there
+    streamed = pipeline.tail is Tail.STREAMED
+    for m in pipeline.sizes():
+        plan = plan_layer(pipeline.spec, m)
+        assert (plan.mode, plan.tail) == (Mode.FUSED_SDMA, Tail.STREAMED if streamed else Tail.PHASED)
+        assert plan.fused is not None and plan.fused == kernels.get(GEMM, plan.fused)
+        assert (plan.fused.signals, plan.fused.wire.both) == (streamed, not streamed)
 
 
 def test_no_kernel_is_mutated_twice() -> None:
@@ -68,9 +97,12 @@ def test_before_the_first_store_a_fused_gemm_is_the_gemm_that_its_own_family_pro
         and pipeline.config.b_layout is ours.b_layout
     )
     alone = GemmConfig(proved.recipe, ours.n, TILE_K, TILE, proved.b_layout)
-    fused = FusedConfig(alone, 2, push, None if push is Transport.SDMA else 1)
-    assert skeleton(fused) == skeleton(alone)
-    assert len([line for line in skeleton(fused) if line == "s_barrier"]) > 4
+    fused = [FusedConfig(alone, 2, push, None if push is Transport.SDMA else 1)]
+    if push is Transport.SDMA:
+        fused += [replace(fused[0], signals=True), replace(fused[0], wire=Wire.FP8_BOTH)]
+    for config in fused:
+        assert skeleton(config) == skeleton(alone), config.key
+    assert len([line for line in skeleton(alone) if line == "s_barrier"]) > 4
 
 
 @pytest.mark.parametrize("pipeline", [PUT, STORE], ids=lambda p: p.name)
@@ -94,9 +126,14 @@ def test_a_gpu_holds_less_than_half_of_a_grid_of_nine_workgroups() -> None:
 # --- runs ---
 
 
-@pytest.mark.parametrize("pipeline", [p.name for p in LAYERS if p.world == 2])
+@pytest.mark.parametrize("pipeline", [p.name for p in LAYERS if p.world == 2 and p.name not in FEW_SEEDS])
 def test_the_shipped_code_is_clean(pipeline: str) -> None:
     assert run_clean(pipeline_named(pipeline), seed=201) is None
+
+
+@pytest.mark.parametrize("pipeline", [STREAM, BANDED], ids=lambda p: p.name)
+def test_a_streamed_chunk_and_a_quantised_band_have_no_race(pipeline: LayerPipeline) -> None:
+    assert run_clean(pipeline, seed=3) is None
 
 
 @pytest.mark.slow
