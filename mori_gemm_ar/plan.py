@@ -133,8 +133,11 @@ class LayerSpec:
         gathers = {(mode, gather) for mode in tails for gather in self.gathers(mode)}
         if self.tuning.tail is Tail.STREAMED:
             yield from (StreamConfig(self.world, phase) for phase in StreamPhase)
-        if any(gather is Transport.SDMA for _, gather in gathers):
-            yield from (sdma_config(self.world, DType.BF16, phase, self.wire) for phase in SdmaPhase)
+        pushed = {mode for mode, gather in gathers if gather is Transport.SDMA}
+        if pushed:
+            streamed = self.tuning.tail is Tail.STREAMED and pushed == {Mode.FUSED_SDMA}
+            phases = (SdmaPhase.GATHER,) if streamed else tuple(SdmaPhase)
+            yield from (sdma_config(self.world, DType.BF16, phase, self.wire) for phase in phases)
             if self.wire.lossy:  # what only drains
                 yield sdma_config(self.world, DType.BF16, SdmaPhase.SCATTER)
             if self.wire.both and Mode.FUSED_SDMA in self.modes:

@@ -275,9 +275,9 @@ def stream_contract(name: str, phase: str) -> KernelContract:
     """A kernel of the streamed tail. Chunks are counted by engines, and a wave polls their counts as it polls flags."""
     acquire = (Spelling("buffer_inv", Policy.SYSTEM), 1)
     if phase == "end":
-        # Queues, flags and chunks, each with a record; whether the call has failed, its epoch and a chunk's count.
-        records = (*RECORD, *RECORD, *RECORD)
-        scoped = (*DRAIN_SCOPED, (SIGNAL, 1), (POLL, 2), (CLAIM, 3), (AGENT_LOOK, 3), acquire, _EPOCH, *records)
+        # Queues, flags of two kinds and chunks, each with a record; whether the call has failed, its epoch, a count.
+        records = (*RECORD, *RECORD, *RECORD, *RECORD)
+        scoped = (*DRAIN_SCOPED, (SIGNAL, 1), (POLL, 2), (CLAIM, 4), (AGENT_LOOK, 3), acquire, _EPOCH, *records)
         return KernelContract(
             name, waves=1, max_sgpr=MAX_SGPR, max_vgpr=BESIDE_GEMM, lds_bytes=0, releases=0,
             publishes=(Publish(SIGNAL, release=None),), polls=(Poll(POLL, acquire=Policy.SYSTEM, count=3),),

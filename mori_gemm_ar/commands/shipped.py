@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from mori_gemm_ar.layout import AllReduceConfig, DType, Gather, Stage, Wire
+from mori_gemm_ar.layout.bands import BandsConfig
 from mori_gemm_ar.layout.fused import DEFAULT_STRIPE, FusedConfig
 from mori_gemm_ar.layout.gemm import GemmConfig, QuantizeConfig, gemm_candidates
 from mori_gemm_ar.layout.gemm_rules import reason_not_tile
 from mori_gemm_ar.layout.gemm_terms import SMALL_RECIPES, BLayout, Recipe, Tile
 from mori_gemm_ar.layout.pull import PullConfig, PullPhase, pull_config
 from mori_gemm_ar.layout.sdma import SdmaConfig, SdmaPhase, Transport, sdma_config
+from mori_gemm_ar.layout.stream import StreamConfig, StreamPhase
 from mori_gemm_ar.layout.terms import MAX_WORLD
 
 # GEMM kernels are compiled for N and K. These stand for all: the shape that published figures are for.
@@ -78,11 +80,16 @@ def gemms() -> Iterator[Any]:
 
 
 def fused_gemms() -> Iterator[FusedConfig]:
-    """The GEMMs that send: pushed by SDMA all tiles, by LSA, which nothing chooses by itself, one of each layer."""
+    """The GEMMs that send: pushed by SDMA all tiles, and one of each layer of what nothing chooses by itself.
+
+    That is the push by LSA, the one that signals for the streamed tail, and the one that quantises its tiles.
+    """
     for world, recipe, n, k, b_layout in LAYERS:
         gemms = [GemmConfig(recipe, n, k, tile, b_layout) for tile in Tile if reason_not_tile(tile, recipe) is None]
         yield from (FusedConfig(gemm, world, Transport.SDMA) for gemm in gemms)
         yield FusedConfig(gemms[0], world, Transport.LSA, DEFAULT_STRIPE)
+        yield FusedConfig(gemms[0], world, Transport.SDMA, signals=True)
+        yield FusedConfig(gemms[0], world, Transport.SDMA, wire=Wire.FP8_BOTH)
 
 
 def pulled_tails() -> Iterator[PullConfig]:
@@ -94,6 +101,13 @@ def pulled_tails() -> Iterator[PullConfig]:
                 yield pull_config(world, phase, Transport.LSA, wire)
 
 
+def other_tails() -> Iterator[StreamConfig | BandsConfig]:
+    """The streamed tail, and the reduce of quantised bands: all worlds."""
+    for world in range(2, MAX_WORLD + 1):
+        yield from (StreamConfig(world, phase) for phase in StreamPhase)
+        yield BandsConfig(world)
+
+
 FAMILIES: tuple[Callable[[], Iterator[Any]], ...] = (
     all_reduces,
     wire_all_reduces,
@@ -102,6 +116,7 @@ FAMILIES: tuple[Callable[[], Iterator[Any]], ...] = (
     gemms,
     fused_gemms,
     pulled_tails,
+    other_tails,
 )
 
 

@@ -15,11 +15,12 @@ from mori_gemm_ar.ar.collective import CollectiveOp
 from mori_gemm_ar.ar.options import checked_timeout
 from mori_gemm_ar.ar.transport import reconcile_engines
 from mori_gemm_ar.errors import ConfigError
-from mori_gemm_ar.gemm.arguments import Contract
-from mori_gemm_ar.gemm.launches import quantize, quantizer_of
+from mori_gemm_ar.gemm.arguments import FP8, Contract
+from mori_gemm_ar.gemm.launches import SCALE_DTYPES, quantize, quantizer_of
 from mori_gemm_ar.layout import BLayout, Recipe, Wire, rules, signal_word
 from mori_gemm_ar.layout.fused_rules import MAX_CHUNKS
 from mori_gemm_ar.layout.fused_window import FUSED_CONTROL
+from mori_gemm_ar.layout.gemm import a_scale_shape, b_scale_shape
 from mori_gemm_ar.layout.sdma import Transport
 from mori_gemm_ar.layout.terms import MAX_BLOCKS, MAX_WORLD
 from mori_gemm_ar.model import Explanation, Mode, explain, load_records
@@ -27,6 +28,7 @@ from mori_gemm_ar.op.launches import LayerLaunches
 from mori_gemm_ar.op.options import AUTO, Support, layer_spec
 from mori_gemm_ar.op.self_test import LayerSelfTest, Operands, paths
 from mori_gemm_ar.op.usual import usual_operands
+from mori_gemm_ar.op.warm import warm_rows
 from mori_gemm_ar.plan import LayerPlan, LayerSpec, Tuning, constants, model_layer, plan_layer
 from mori_gemm_ar.runtime import ErrorRecord, Target, World, agree, connect, require_equal
 
@@ -312,8 +314,22 @@ class GemmAllReduceOp(CollectiveOp):
         return explain(constants(), load_records(), model_layer(self.spec, m))
 
     def warmup(self) -> None:
-        """Collective: run every path once on data of its own, so that no later call pays for a first launch."""
+        """Collective: launch every kernel once on data of its own, so that no later call pays for a first launch.
+
+        Overwrites all outputs. Raises as `self_test` and calls do.
+        """
         self.self_test()
+        device, dtype = self.target.torch_device, SCALE_DTYPES.get(self.spec.recipe, torch.float32)
+        b = torch.zeros(self.n, self.k, dtype=torch.uint8, device=device).view(FP8)
+        b_scale = torch.ones(b_scale_shape(self.spec.recipe, self.n, self.k), dtype=dtype, device=device)
+        for m in warm_rows(self.spec):
+            a = torch.zeros(m, self.k, dtype=torch.uint8, device=device).view(FP8)
+            a_scale = torch.ones(a_scale_shape(self.spec.recipe, m, self.k), dtype=dtype, device=device)
+            # Results elsewhere take the kernels that copy, too.
+            self(a, b, a_scale, b_scale, torch.empty(m, self.n, dtype=torch.bfloat16, device=device))
+        if self.spec.recipe in SCALE_DTYPES:
+            self.quantize(torch.zeros(1, self.k, dtype=torch.bfloat16, device=device))
+        agree(self._world, "finish the warm-up", self.target.synchronize)
 
     def freeze(self) -> None:
         """From now on nothing is compiled or loaded: a call that needed it would raise `ConfigError`."""

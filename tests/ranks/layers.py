@@ -65,11 +65,11 @@ WAYS = (
     Way(Mode.FUSED_LSA, SDMA, (("stripe", 1),)),
 )
 each_way = pytest.mark.parametrize("way", WAYS, ids=str)
+# Where a test is about tiles that leave while others are computed.
+each_push = pytest.mark.parametrize("way", [FUSED_SDMA, FUSED_LSA], ids=str)
 # One of each kind: tiles by copy engines or stores, sums pushed, pulled or streamed, and none of it.
 MAIN_WAYS = (SPLIT_LSA, FUSED_SDMA, FUSED_SDMA_PULLED, STREAMED, FUSED_LSA)
 each_main_way = pytest.mark.parametrize("way", MAIN_WAYS, ids=str)
-FUSED_WAYS = (FUSED_SDMA, FUSED_SDMA_PULLED, STREAMED, FUSED_LSA)
-each_fused_way = pytest.mark.parametrize("way", FUSED_WAYS, ids=str)
 
 
 def create(ctx: RankContext, way: Way, m_max: int, recipe: Recipe = Recipe.BLOCKSCALE, **more: Any) -> GemmAllReduceOp:

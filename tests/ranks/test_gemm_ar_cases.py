@@ -23,8 +23,8 @@ from tests.ranks.layers import (
     Way,
     constant,
     create,
-    each_fused_way,
     each_main_way,
+    each_push,
     layer,
 )
 from tests.ranks.test_gemm_ar_outputs import Recorded
@@ -65,7 +65,7 @@ def overwrite(world: int, way: Way, calls: int) -> None:
     run(world, body, seed=world, node=unfair(world))
 
 
-@each_fused_way
+@each_push
 def test_inputs_overwritten_at_once(way: Way) -> None:
     """A fast rank's next kernel must not rewrite what a slow one, or an engine, is still reading."""
     overwrite(2, way, 5)
@@ -108,11 +108,11 @@ def any_m(world: int, way: Way, calls: int, node: Callable[[int], Node] = Node, 
 
 @each_main_way
 def test_any_m_in_any_order(way: Way) -> None:
-    any_m(2, way, 10)
+    any_m(2, way, 7)
 
 
 def test_thirty_calls_of_any_m() -> None:
-    any_m(3, FUSED_SDMA, 30)
+    any_m(2, FUSED_SDMA, 30)
 
 
 @pytest.mark.slow
