@@ -80,16 +80,14 @@ def gemms() -> Iterator[Any]:
 
 
 def fused_gemms() -> Iterator[FusedConfig]:
-    """The GEMMs that send: pushed by SDMA all tiles, and one of each layer of what nothing chooses by itself.
-
-    That is the push by LSA, the one that signals for the streamed tail, and the one that quantises its tiles.
-    """
+    """The GEMMs that send: pushed by SDMA all tiles, exact and quantised, and one of each layer of what nothing chooses
+    by itself: the push by LSA, and the one that signals for the streamed tail."""
     for world, recipe, n, k, b_layout in LAYERS:
         gemms = [GemmConfig(recipe, n, k, tile, b_layout) for tile in Tile if reason_not_tile(tile, recipe) is None]
-        yield from (FusedConfig(gemm, world, Transport.SDMA) for gemm in gemms)
+        for wire in (Wire.EXACT, Wire.FP8_BOTH):
+            yield from (FusedConfig(gemm, world, Transport.SDMA, wire=wire) for gemm in gemms)
         yield FusedConfig(gemms[0], world, Transport.LSA, DEFAULT_STRIPE)
         yield FusedConfig(gemms[0], world, Transport.SDMA, signals=True)
-        yield FusedConfig(gemms[0], world, Transport.SDMA, wire=Wire.FP8_BOTH)
 
 
 def pulled_tails() -> Iterator[PullConfig]:

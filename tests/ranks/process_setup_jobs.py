@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from mori_gemm_ar.ar import AllReduceOp, options
+from mori_gemm_ar.ar.collective import CollectiveOp
 from mori_gemm_ar.compile.store import CodeStore
 from mori_gemm_ar.emulator import MemoryRegion
 from mori_gemm_ar.errors import MoriGemmArError
@@ -50,10 +51,10 @@ FAULTS: dict[str, tuple[Any, str]] = {
     "register_window": (Communicator, "register_window"),
     "create_dev_comm": (Communicator, "create_dev_comm"),
     "error_record": (emulated.EmulatedTarget, "error_record"),
-    "clear": (AllReduceOp, "_start_epoch"),
+    "clear": (CollectiveOp, "_start_epoch"),
     "submit": (emulated.EmulatedTarget, "submit"),
     "synchronize": (emulated.EmulatedTarget, "synchronize"),
-    "record": (AllReduceOp, "_raise_failure"),
+    "record": (CollectiveOp, "_raise_failure"),
 }
 FIRST_RANK_ONLY = ("limits", "memfd", "fallocate", "handle")
 NOT_FIRST_RANK = ("open",)

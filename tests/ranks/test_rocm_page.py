@@ -36,7 +36,7 @@ def test_the_program_runs_under_torchrun(tmp_path: Path) -> None:
     assert outputs == {rank: f"rank {rank} on emulated: 3.0\n" for rank in ("0", "1")}
 
 
-@pytest.mark.parametrize("line", [line for block in blocks("sh") for line in block.splitlines()])
+@pytest.mark.parametrize("line", [line for block in blocks("sh") for line in block.replace("\\\n", " ").splitlines()])
 def test_the_commands_know_their_options(line: str) -> None:
     from mori_gemm_ar.cli import app
 

@@ -51,6 +51,7 @@ def test_the_registry_lists_every_family_once() -> None:
     assert len(list(sdma_all_reduces())) == 7 * 3 * 3
     assert {type(config).__name__ for config in ALL} == {
         "AllReduceConfig", "SdmaConfig", "GemmConfig", "SmallGemmConfig", "QuantizeConfig", "FusedConfig", "PullConfig",
+        "StreamConfig", "BandsConfig",
     }  # fmt: skip
     assert len(list(wire_all_reduces())) == 7 * 2 * 3
     assert len(list(sdma_wire_all_reduces())) == 7 * 2 * 3 * 3
