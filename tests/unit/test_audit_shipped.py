@@ -17,6 +17,7 @@ from mori_gemm_ar.commands.shipped import (
     LAYERS,
     all_reduces,
     fused_gemms,
+    other_tails,
     pulled_tails,
     sdma_all_reduces,
     sdma_wire_all_reduces,
@@ -55,9 +56,10 @@ def test_the_registry_lists_every_family_once() -> None:
     }  # fmt: skip
     assert len(list(wire_all_reduces())) == 7 * 2 * 3
     assert len(list(sdma_wire_all_reduces())) == 7 * 2 * 3 * 3
-    assert len(list(fused_gemms())) == 2 + 3 + 3 + 2 + 4
+    assert len(list(fused_gemms())) == 2 * (2 + 3 + 3 + 2) + 4 + 4
     assert len(list(pulled_tails())) == 7 * 6
-    assert len(FAMILIES) == 7
+    assert len(list(other_tails())) == 7 * 3
+    assert len(FAMILIES) == 8
 
 
 @pytest.mark.parametrize("wire", [Wire.EXACT, Wire.FP8, Wire.FP8_BOTH])
