@@ -102,6 +102,19 @@ class CollectiveOp(Resource):
         """Ticks of each wait."""
         return int(self.timeout_s * self.target.ticks_per_second)
 
+    def _self_test(self) -> None:
+        """Collective: what `create` tests before the op may be used."""
+        raise NotImplementedError
+
+    def _test_again(self) -> None:
+        """The self-test on an op that is in use."""
+        self._enter()
+        try:
+            agree(self._world, "finish earlier calls", self.target.synchronize)
+            self._self_test()
+        finally:
+            self._busy.release()
+
     def _tested(self, check: Callable[[], None]) -> None:
         """One part of the self-test; peers that wait for a rank where it fails are told."""
         try:

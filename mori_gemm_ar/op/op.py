@@ -188,12 +188,7 @@ class GemmAllReduceOp(CollectiveOp):
         Runs in `create` too. Raises `CollectiveError` or `CollectiveSetupError` on every rank, naming leg and cause;
         the op is of no use then.
         """
-        self._enter()
-        try:
-            agree(self._world, "finish earlier calls", self.target.synchronize)
-            self._self_test()
-        finally:
-            self._busy.release()
+        self._test_again()
 
     def _self_test(self) -> None:
         for plan in paths(self.spec, engines=self._engines):
