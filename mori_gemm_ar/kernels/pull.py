@@ -94,8 +94,8 @@ class _Call(SdmaCall):
             library.release_system()
 
 
-class _MeetEngines(_Call):
-    """Put what the GEMM has not put, wait for the queues, and meet all ranks."""
+class _Meet(_Call):
+    """Meet all ranks, unless this one has failed. met(exchange) says whether all came."""
 
     @flyc.jit
     def run(self):
@@ -104,23 +104,24 @@ class _MeetEngines(_Call):
 
     def meet(self):
         exchange = Meeting(self.windows, self.tid, self.arguments, Phase.SCATTER)
-        exchange.publish_if(self.put_through(exchange, self.slice_source, self.slice_bytes))
+        exchange.publish_if(self.met(exchange))
+
+
+class _MeetEngines(_Meet):
+    """First put what the GEMM has not put, and wait for the queues."""
+
+    def met(self, exchange):
+        return self.put_through(exchange, self.slice_source, self.slice_bytes)
 
     def slice_source(self, rank):
         return self.arguments.src + self.slice_start(rank)
 
 
-class _MeetStores(_Call):
-    """The GEMM has stored into the peers' windows and released it: meet all ranks."""
+class _MeetStores(_Meet):
+    """The GEMM has stored into the peers' windows and released it."""
 
-    @flyc.jit
-    def run(self):
-        if self.works():
-            self.meet()
-
-    def meet(self):
-        exchange = Meeting(self.windows, self.tid, self.arguments, Phase.SCATTER)
-        exchange.publish_if(exchange.run_without_engines())
+    def met(self, exchange):
+        return exchange.run_without_engines()
 
 
 class _Sum(_Call):
