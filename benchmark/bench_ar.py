@@ -29,6 +29,7 @@ from benchmark import all_reduce_baseline as baselines
 from benchmark.all_reduce_cases import Case
 from benchmark.all_reduce_rank import measure
 from benchmark.report import print_result, print_table, progress
+from benchmark.start import refused, require_one_start
 from mori_gemm_ar.errors import ConfigError, MoriGemmArError
 from mori_gemm_ar.layout import DType, Stage, Wire
 
@@ -170,12 +171,6 @@ class DTypeChoice(str, Enum):
     FP32 = "fp32"
 
 
-def _started_ranks() -> int | None:
-    """Number of processes of which torchrun started this one; None outside it."""
-    variables = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    return int(os.environ["WORLD_SIZE"]) if all(name in os.environ for name in variables) else None
-
-
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
@@ -200,15 +195,8 @@ def main(
     baseline: Annotated[bool, typer.Option("--baseline", help="Also run torch's and aiter's all-reduce.")] = False,
 ) -> None:
     """Verify an all-reduce against the same-order sum, then time it. Exit 1: a check failed; 2: bad arguments."""
-    ranks = _started_ranks()
     try:
-        if local_world is None and ranks is None:
-            raise ConfigError(
-                "--local-world must be given, e.g. --local-world 4; or start one process per rank: "
-                "torchrun --nproc-per-node=4 -- benchmark/bench_ar.py ..."
-            )
-        if local_world is not None and ranks is not None:
-            raise ConfigError(f"--local-world must be left out where torchrun starts the {ranks} ranks")
+        require_one_start(local_world, "bench_ar", 4)
         choice = None if stage is StageChoice.AUTO else Stage(int(stage.value))
         label = DType.from_label(dtype.value)
         case = Case(
@@ -216,9 +204,7 @@ def main(
         )
         valid, rows = run_here(case, baseline) if local_world is None else _run_local(local_world, case, baseline)
     except ConfigError as error:
-        if os.environ.get("RANK", "0") == "0":
-            print(f"bench_ar: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
+        raise refused("bench_ar", error) from None
     if rows:
         show(rows[0])
         baselines.show(rows[1:])

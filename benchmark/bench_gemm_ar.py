@@ -30,6 +30,7 @@ import typer
 
 from benchmark.layer_cases import Case, ModeChoice, chosen_modes
 from benchmark.report import print_result, print_table, progress
+from benchmark.start import refused, require_one_start
 from mori_gemm_ar.errors import ConfigError, MoriGemmArError
 from mori_gemm_ar.layout import BLayout, Recipe, Tile, Wire
 from mori_gemm_ar.layout.fused import DEFAULT_STRIPE
@@ -284,12 +285,6 @@ class TileChoice(str, Enum):
     M256_N256 = "256x256"
 
 
-def _started_ranks() -> int | None:
-    """Number of processes of which torchrun started this one; None outside it."""
-    variables = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    return int(os.environ["WORLD_SIZE"]) if all(name in os.environ for name in variables) else None
-
-
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
@@ -322,15 +317,8 @@ def main(
     tail: Annotated[TailChoice, typer.Option(help="What follows the scatter of fused-sdma.")] = TailChoice.PHASED,
 ) -> None:
     """Verify GEMM and all-reduce in one or all modes, then time them. Exit 1: a check failed; 2: bad arguments."""
-    ranks = _started_ranks()
     try:
-        if local_world is None and ranks is None:
-            raise ConfigError(
-                "--local-world must be given, e.g. --local-world 2; or start one process per rank: "
-                "torchrun --nproc-per-node=2 -- benchmark/bench_gemm_ar.py ..."
-            )
-        if local_world is not None and ranks is not None:
-            raise ConfigError(f"--local-world must be left out where torchrun starts the {ranks} ranks")
+        require_one_start(local_world, "bench_gemm_ar", 2)
         gather = None if transport is TransportChoice.AUTO else Transport(transport.value)
         shape = None if tile is TileChoice.AUTO else next(t for t in Tile if f"{t.m}x{t.n}" == tile.value)
         case = Case(
@@ -343,9 +331,7 @@ def main(
             rows = run(local_world, case, mode)
             valid = not any_failed(rows)
     except ConfigError as error:
-        if os.environ.get("RANK", "0") == "0":
-            print(f"bench_gemm_ar: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
+        raise refused("bench_gemm_ar", error) from None
     if rows:
         show(rows)
     for row in rows:
