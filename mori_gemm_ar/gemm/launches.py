@@ -13,7 +13,7 @@ from mori_gemm_ar.compile.store import CodeObject
 from mori_gemm_ar.errors import ConfigError
 from mori_gemm_ar.gemm.arguments import FP8, Contract
 from mori_gemm_ar.layout import GemmProblem, QuantizeConfig, Recipe
-from mori_gemm_ar.layout.gemm import AnyGemmConfig, a_scale_shape
+from mori_gemm_ar.layout.gemm import AnyGemmConfig, a_scale_shape, b_scale_shape
 from mori_gemm_ar.runtime import Buffer, Launch, Pipeline, Target, kernel_of, pack_arguments
 
 SCALE_DTYPES = {Recipe.BLOCKSCALE: torch.float32, Recipe.MXFP8: torch.uint8}
@@ -40,6 +40,22 @@ def run_kernel(
     buffers = [Buffer(n, t.data_ptr(), t.numel() * t.element_size()) for n, t in tensors.items()]
     target.submit(Pipeline(config.key, (launch,), tuple(buffers)))
     target.settle()
+
+
+def blank_rows(contract: Contract, m: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """(a, a_scale) of zeros and ones on the device: what a call takes that is made for its launches only."""
+    return _blank(contract, (m, contract.k), a_scale_shape(contract.recipe, m, contract.k))
+
+
+def blank_weight(contract: Contract) -> tuple[torch.Tensor, torch.Tensor]:
+    """(b, b_scale) of the same kind."""
+    return _blank(contract, (contract.n, contract.k), b_scale_shape(contract.recipe, contract.n, contract.k))
+
+
+def _blank(contract: Contract, shape: tuple[int, ...], scales: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+    operand = torch.zeros(shape, dtype=torch.uint8, device=contract.device).view(FP8)
+    dtype = SCALE_DTYPES.get(contract.recipe, torch.float32)
+    return operand, torch.ones(scales, dtype=dtype, device=contract.device)
 
 
 def quantizer_of(recipe: Recipe, k: int) -> tuple[QuantizeConfig, ...]:

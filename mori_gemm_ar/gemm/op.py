@@ -7,10 +7,10 @@ from __future__ import annotations
 import torch
 
 from mori_gemm_ar.compile.store import CodeObject, default_store
-from mori_gemm_ar.gemm.arguments import FP8, Contract, member_of
-from mori_gemm_ar.gemm.launches import SCALE_DTYPES, quantize, quantizer_of, run_kernel
+from mori_gemm_ar.gemm.arguments import Contract, member_of
+from mori_gemm_ar.gemm.launches import blank_rows, blank_weight, quantize, quantizer_of, run_kernel
 from mori_gemm_ar.layout import MI355X, BLayout, GemmProblem, QuantizeConfig, Recipe, gemm_candidates, select_gemm
-from mori_gemm_ar.layout.gemm import AnyGemmConfig, a_scale_shape, b_scale_shape
+from mori_gemm_ar.layout.gemm import AnyGemmConfig
 from mori_gemm_ar.runtime import Target, World
 from mori_gemm_ar.runtime.alone import AloneWorld
 
@@ -88,13 +88,10 @@ class GemmOp:
 
     def warmup(self) -> None:
         """Run every kernel of the op once, on data of its own, so that no later call pays for a first launch."""
-        b = torch.zeros(self.n, self.k, dtype=torch.uint8, device=self.target.torch_device).view(FP8)
-        scale_dtype = SCALE_DTYPES.get(self.recipe, torch.float32)
-        b_scale = torch.ones(b_scale_shape(self.recipe, self.n, self.k), dtype=scale_dtype, device=b.device)
+        b, b_scale = blank_weight(self._contract)
+        a, a_scale = blank_rows(self._contract, 1)
         for config in self._codes:
             if not isinstance(config, QuantizeConfig):
-                a = torch.zeros(1, self.k, dtype=torch.uint8, device=b.device).view(FP8)
-                a_scale = torch.ones(a_scale_shape(self.recipe, 1, self.k), dtype=scale_dtype, device=b.device)
                 c = torch.empty(1, self.n, dtype=torch.bfloat16, device=b.device)
                 self._launch(config, {"a": a, "b": b, "c": c, "a_scale": a_scale, "b_scale": b_scale}, 1)
             else:

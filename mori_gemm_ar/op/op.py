@@ -15,12 +15,11 @@ from mori_gemm_ar.ar.collective import CollectiveOp
 from mori_gemm_ar.ar.options import checked_timeout
 from mori_gemm_ar.ar.transport import reconcile_engines
 from mori_gemm_ar.errors import ConfigError
-from mori_gemm_ar.gemm.arguments import FP8, Contract
-from mori_gemm_ar.gemm.launches import SCALE_DTYPES, quantize, quantizer_of
+from mori_gemm_ar.gemm.arguments import Contract
+from mori_gemm_ar.gemm.launches import SCALE_DTYPES, blank_rows, blank_weight, quantize, quantizer_of
 from mori_gemm_ar.layout import BLayout, Recipe, Wire, rules, signal_word
 from mori_gemm_ar.layout.fused_rules import MAX_CHUNKS
 from mori_gemm_ar.layout.fused_window import FUSED_CONTROL
-from mori_gemm_ar.layout.gemm import a_scale_shape, b_scale_shape
 from mori_gemm_ar.layout.sdma import Transport
 from mori_gemm_ar.layout.terms import MAX_BLOCKS, MAX_WORLD
 from mori_gemm_ar.model import Explanation, Mode, explain, load_records
@@ -314,16 +313,13 @@ class GemmAllReduceOp(CollectiveOp):
         Overwrites all outputs. Raises as `self_test` and calls do.
         """
         self.self_test()
-        device, dtype = self.target.torch_device, SCALE_DTYPES.get(self.spec.recipe, torch.float32)
-        b = torch.zeros(self.n, self.k, dtype=torch.uint8, device=device).view(FP8)
-        b_scale = torch.ones(b_scale_shape(self.spec.recipe, self.n, self.k), dtype=dtype, device=device)
+        b, b_scale = blank_weight(self._contract)
         for m in warm_rows(self.spec):
-            a = torch.zeros(m, self.k, dtype=torch.uint8, device=device).view(FP8)
-            a_scale = torch.ones(a_scale_shape(self.spec.recipe, m, self.k), dtype=dtype, device=device)
+            a, a_scale = blank_rows(self._contract, m)
             # Results elsewhere take the kernels that copy, too.
-            self(a, b, a_scale, b_scale, torch.empty(m, self.n, dtype=torch.bfloat16, device=device))
+            self(a, b, a_scale, b_scale, torch.empty(m, self.n, dtype=torch.bfloat16, device=b.device))
         if self.spec.recipe in SCALE_DTYPES:
-            self.quantize(torch.zeros(1, self.k, dtype=torch.bfloat16, device=device))
+            self.quantize(torch.zeros(1, self.k, dtype=torch.bfloat16, device=b.device))
         agree(self._world, "finish the warm-up", self.target.synchronize)
 
     def freeze(self) -> None:
