@@ -112,17 +112,6 @@ class OneGpu:
         return torch.frombuffer((ctypes.c_char * nbytes).from_address(address), dtype=torch.uint8)
 
 
-def _operands(case: Case) -> tuple[torch.Tensor, ...]:
-    import torch
-
-    from mori_gemm_ar.layout.gemm import a_scale_shape, b_scale_shape
-
-    a, b = (torch.zeros(r, case.k, dtype=torch.uint8).view(torch.float8_e4m3fn) for r in (case.m, case.n))
-    dtype = torch.uint8 if case.quant is Recipe.MXFP8 else torch.float32
-    scales = (a_scale_shape(case.quant, case.m, case.k), b_scale_shape(case.quant, case.n, case.k))
-    return (a, b, *(torch.ones(shape, dtype=dtype) for shape in scales))
-
-
 def best_us(run: Callable[[], object], calls: int, repeats: int) -> float:
     """Microseconds of one run: the best of `repeats` means."""
     best = float("inf")
@@ -136,9 +125,11 @@ def best_us(run: Callable[[], object], calls: int, repeats: int) -> float:
 
 def _timed(op: GemmAllReduceOp, case: Case) -> dict[str, Any]:
     """Times of an op whose launches do nothing."""
+    from mori_gemm_ar.gemm.launches import blank_rows, blank_weight
     from mori_gemm_ar.runtime.rocm import RocmTarget
 
-    operands = _operands(case)
+    (a, a_scale), (b, b_scale) = blank_rows(op._contract, case.m), blank_weight(op._contract)
+    operands = a, b, a_scale, b_scale
     target = RocmTarget(None, NoOpHip(), None, OneGpu())  # type: ignore[arg-type]
     target._functions = {code.key: _HANDLE for code in op._codes.values()}
     emulated, op.target = op.target, target

@@ -4,11 +4,17 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+import os
+import sys
+from pathlib import Path
+
+# Read once, when NumPy loads. Below, the repository root makes `benchmark` importable when the script runs by path.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 
+from benchmark.bench_host import best_us
 from mori_gemm_ar.integrations import torch_ops
 from mori_gemm_ar.op import GemmAllReduceOp
 
@@ -40,21 +46,11 @@ def operator_overhead_us(calls: int = 200, repeats: int = 30) -> float:
     name = torch_ops.register_op("operator_overhead", op)
     operator = torch.ops.mori_gemm_ar.gemm_all_reduce
     try:
-        through = _best(lambda: operator(a, b, a_scale, b_scale, out, name), calls, repeats)
-        direct = _best(lambda: op(a, b, a_scale, b_scale, out=out), calls, repeats)
+        through = best_us(lambda: operator(a, b, a_scale, b_scale, out, name), calls, repeats)
+        direct = best_us(lambda: op(a, b, a_scale, b_scale, out=out), calls, repeats)
     finally:
         torch_ops.unregister_op(name)
     return through - direct
-
-
-def _best(call: Callable[[], object], calls: int, repeats: int) -> float:
-    best = float("inf")
-    for _ in range(repeats):
-        start = time.perf_counter_ns()
-        for _ in range(calls):
-            call()
-        best = min(best, (time.perf_counter_ns() - start) / calls / 1000)
-    return best
 
 
 if __name__ == "__main__":
