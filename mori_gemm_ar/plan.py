@@ -29,7 +29,6 @@ from mori_gemm_ar.layout.fused import DEFAULT_STRIPE, FusedConfig, FusedGrid
 from mori_gemm_ar.layout.fused_rules import reason_not_fused_rows
 from mori_gemm_ar.layout.fused_window import FusedWindow
 from mori_gemm_ar.layout.gemm import AnyGemmConfig
-from mori_gemm_ar.layout.gemm_rules import reason_not_gemm_config
 from mori_gemm_ar.layout.ownership import OwnerSlices
 from mori_gemm_ar.layout.pull import PullPhase, pull_config
 from mori_gemm_ar.layout.rules import reason_not_m, require
@@ -110,7 +109,7 @@ class LayerSpec:
         """Tiles of fused kernels: those that the model knows for the recipe, or the one that was asked for."""
         if self.tuning.tile is not None:
             return (self.tuning.tile,)
-        known = {(plan.tile.m, plan.tile.n) for plan in plans(_layer(self, self.m_max), Mode.FUSED_SDMA)}
+        known = {(plan.tile.m, plan.tile.n) for plan in plans(model_layer(self, self.m_max), Mode.FUSED_SDMA)}
         return tuple(tile for tile in Tile if (tile.m, tile.n) in known)
 
     def gathers(self, mode: Mode) -> tuple[Transport, ...]:
@@ -230,7 +229,7 @@ def plan_layer(spec: LayerSpec, m: int, *, engines: bool = True) -> LayerPlan:
 
 
 def _tailed(spec: LayerSpec, m: int, gemm: AnyGemmConfig, plan: Plan) -> LayerPlan:
-    """A plan with owner slices: a multiple of the tile's rows, or of what keeps scales within a slice."""
+    """A plan with owner slices: of a fused mode whole bands of the tile, of another one rows shared out evenly."""
     gather = Transport.SDMA if plan.gather is ModelTransport.SDMA else Transport.LSA
     if plan.mode not in FUSED:
         return LayerPlan(m, plan.mode, gemm, gather=gather, slice_rows=ceil_div(m, spec.world))
@@ -264,24 +263,20 @@ def _cases() -> Cases:
     return Cases.of(constants())
 
 
-def _layer(spec: LayerSpec, m: int) -> Layer:
-    return Layer(m, spec.n, spec.k, spec.world, Quant(spec.recipe.value), _WIRES[spec.wire])
-
-
 def model_layer(spec: LayerSpec, m: int) -> Layer:
     """The layer that the model is asked about."""
-    return _layer(spec, m)
+    return Layer(m, spec.n, spec.k, spec.world, Quant(spec.recipe.value), _WIRES[spec.wire])
 
 
 def _best(spec: LayerSpec, m: int, modes: tuple[Mode, ...]) -> Candidate | None:
     """The plan with the least time at the pessimistic values among those that the tuning leaves."""
-    layer, cases = _layer(spec, m), _cases()
+    layer, cases = model_layer(spec, m), _cases()
     found = []
     for mode in modes:
         tail = spec.tuning.tail if mode is Mode.FUSED_SDMA else Tail.PHASED
-        options = {_tuned(spec, plan) for plan in plans(layer, mode, tail)}
-        legal = [plan for plan in options if _offered(spec, plan) and reason_not_plan(layer, plan) is None]
-        found += [cases.candidate(layer, plan) for plan in legal]
+        # In order: every rank must take the same one of equals, and a set's order differs between processes.
+        options = dict.fromkeys(_tuned(spec, plan) for plan in plans(layer, mode, tail))
+        found += [cases.candidate(layer, plan) for plan in options if reason_not_plan(layer, plan) is None]
     # The simplest of equals: modes are listed simplest first.
     return min(found, key=lambda c: (c.pessimistic_us, modes.index(c.plan.mode), c.plan.chunks), default=None)
 
@@ -300,12 +295,3 @@ def _tuned(spec: LayerSpec, plan: Plan) -> Plan:
     if len(gathers) == 1:
         plan = replace(plan, gather=ModelTransport(gathers[0].value))
     return plan
-
-
-def _offered(spec: LayerSpec, plan: Plan) -> bool:
-    """Whether the spec has the kernels of a plan."""
-    if plan.mode not in FUSED:
-        return True
-    return any((tile.m, tile.n) == (plan.tile.m, plan.tile.n) for tile in spec.tiles) and (
-        reason_not_gemm_config(spec.recipe, spec.n, spec.k, spec.tiles[0], spec.b_layout) is None
-    )
