@@ -75,6 +75,31 @@ def _tally(arguments, lane, current, old, late):
         library.store_system_u32(arguments.result + 8, late)
 
 
+@flyc.jit
+def _read(config, arguments, lane, data, told):
+    """The reader: for each epoch that `told` shows, acquire, read, count what was seen and answer."""
+    direct = isinstance(config, MessageConfig) and config.path is Path.READ_DIRECT
+    load = data.load
+    going, current, old, late = fx.Uint32(1), fx.Uint32(0), fx.Uint32(0), fx.Uint32(0)
+    for i in range(fx.Int32(arguments.iterations)):
+        if going != 0:
+            before = load(lane)  # a cache now holds what was there before
+            going = _reached(told, _epoch(i), arguments.budget)
+            _fence(_ACQUIRES, config.acquire)
+            if fx.const_expr(direct):
+                seen = library.load_system_u32(arguments.data + fx.Int64(lane * 4))
+            else:
+                seen = load(lane)
+            wrong = library.any_lane(seen ^ _pattern(_epoch(i), lane)) | library.any_lane(before & 0)
+            current = current + going * (fx.Uint32(1) - wrong)
+            old = old + going * wrong
+            late = late + fx.Uint32(1) - going
+            fx.rocdl.s_waitcnt(vmcnt=0)
+            if lane == 0:
+                library.store_system_u64(arguments.answer, _word(_epoch(i)))
+    _tally(arguments, lane, current, old, late)
+
+
 def _message_kernel(config: MessageConfig):
     def kernel(arguments: LitmusArguments):
         lane = fx.Uint32(fx.thread_idx.x)
@@ -82,8 +107,8 @@ def _message_kernel(config: MessageConfig):
         data = ElementArray(fx.Uint32, arguments.data, 4)
         # A helper's flag stands behind the writer's: the writer tells it, and it releases on behalf of the writer.
         told = arguments.flag if config.own_release else arguments.signal
-        going, current, old, late = fx.Uint32(1), fx.Uint32(0), fx.Uint32(0), fx.Uint32(0)
-        load, store = data.load, data.store
+        going = fx.Uint32(1)
+        store = data.store
         place = arguments.data + fx.Int64(lane * 4)
         if role == WRITER:
             for i in range(fx.Int32(arguments.iterations)):
@@ -99,23 +124,7 @@ def _message_kernel(config: MessageConfig):
                     if lane == 0:
                         library.store_system_u64(told, _word(_epoch(i)))
         if role == READER:
-            for i in range(fx.Int32(arguments.iterations)):
-                if going != 0:
-                    before = load(lane)  # a cache now holds what was there before
-                    going = _reached(arguments.flag, _epoch(i), arguments.budget)
-                    _fence(_ACQUIRES, config.acquire)
-                    if fx.const_expr(config.path is Path.READ_DIRECT):
-                        seen = library.load_system_u32(place)
-                    else:
-                        seen = load(lane)
-                    wrong = library.any_lane(seen ^ _pattern(_epoch(i), lane)) | library.any_lane(before & 0)
-                    current = current + going * (fx.Uint32(1) - wrong)
-                    old = old + going * wrong
-                    late = late + fx.Uint32(1) - going
-                    fx.rocdl.s_waitcnt(vmcnt=0)
-                    if lane == 0:
-                        library.store_system_u64(arguments.answer, _word(_epoch(i)))
-            _tally(arguments, lane, current, old, late)
+            _read(config, arguments, lane, data, arguments.flag)
         if role > READER:
             for i in range(fx.Int32(arguments.iterations)):
                 if going != 0:
@@ -169,8 +178,8 @@ def _engine_kernel(config: EngineConfig):
         source = ElementArray(fx.Uint32, arguments.source + last, 4)
         data = ElementArray(fx.Uint32, arguments.data + last, 4)
         marker, marked = arguments.source + arguments.length, arguments.data + arguments.length
-        load, store = data.load, source.store
-        going, current, old, late = fx.Uint32(1), fx.Uint32(0), fx.Uint32(0), fx.Uint32(0)
+        store = source.store
+        going = fx.Uint32(1)
         if role == WRITER:
             for i in range(fx.Int32(arguments.iterations)):
                 if going != 0:
@@ -202,20 +211,7 @@ def _engine_kernel(config: EngineConfig):
             # The engine counts in a low word; as an epoch it stands in a high one.
             flag = arguments.signal - 4 if config.arrival is Arrival.SIGNAL else arguments.flag
             told = marked if two else flag
-            for i in range(fx.Int32(arguments.iterations)):
-                if going != 0:
-                    before = load(lane)
-                    going = _reached(told, _epoch(i), arguments.budget)
-                    _fence(_ACQUIRES, config.acquire)
-                    seen = load(lane)
-                    wrong = library.any_lane(seen ^ _pattern(_epoch(i), lane)) | library.any_lane(before & 0)
-                    current = current + going * (fx.Uint32(1) - wrong)
-                    old = old + going * wrong
-                    late = late + fx.Uint32(1) - going
-                    fx.rocdl.s_waitcnt(vmcnt=0)
-                    if lane == 0:
-                        library.store_system_u64(arguments.answer, _word(_epoch(i)))
-            _tally(arguments, lane, current, old, late)
+            _read(config, arguments, lane, data, told)
 
     return kernel
 
