@@ -82,7 +82,7 @@ _KERNELS: dict[type, Callable[[Any], DeviceKernel]] = {
 
 
 def build(config: Any, form: CodeForm = CodeForm.ISA, *, linker: str | os.PathLike[str] | None = None) -> CodeObject:
-    """Compile the kernel of a config; equal configs give equal text, whatever the form.
+    """Compile the kernel of a config; equal configs give equal code, whatever the form, but for sources that commute.
 
     `linker` is for HSACO; None looks for one, see `find_linker`. Raises ConfigError for a config that has no kernel,
     CompileError when FlyDSL or the linker fails and MissingDependencyError when there is no linker.

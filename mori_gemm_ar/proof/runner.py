@@ -7,6 +7,7 @@ from __future__ import annotations
 import enum
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -86,15 +87,25 @@ def observe(pipeline: Pipeline, seed: int, codes: Codes) -> tuple[Catcher, str] 
 
 
 # ---- equivalent mutants --------------------------------------------------------------------------------------
+# One config in some builds has these the other way round; nothing else of a text varies.
+_COMMUTATIVE = re.compile(r"(\s*s_(?:addc?|mul|and|or|xor)_[biu]\d+ [^,]+), ([^,\s]+), ([^,\s]+)$")
+
+
 @cache
 def _equivalents() -> dict[tuple[str, int, str], str]:
     text = files("mori_gemm_ar.proof").joinpath("equivalents.json").read_text()
     return {(e["isa"], e["line"], e["operator"]): e["reason"] for e in json.loads(text)["equivalents"]}
 
 
+def _sorted_sources(line: str) -> str:
+    """A line of ISA text, its two sources in one order where the order means nothing."""
+    found = _COMMUTATIVE.match(line)
+    return f"{found[1]}, {', '.join(sorted(found.groups()[1:]))}" if found else line
+
+
 def isa_hash(isa: str) -> str:
-    """Key of an ISA text in equivalents.json."""
-    return sha256(isa.encode()).hexdigest()[:16]
+    """Key of an ISA text in equivalents.json, whichever source of a sum LLVM happens to write first."""
+    return sha256("\n".join(map(_sorted_sources, isa.splitlines())).encode()).hexdigest()[:16]
 
 
 def equivalence(pipeline: Pipeline, mutant: Mutant) -> str | None:

@@ -48,6 +48,24 @@ def test_a_wait_is_idle_if_no_path_brings_more(before: list[str], wait: str, bou
     assert idle_waits(kernel).get((last.line, wait.partition("(")[0])) == bound
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("\ts_add_u32 s9, s10, s0", "\ts_add_u32 s9, s0, s10", True),
+        ("\ts_addc_u32 s9, s10, 0", "\ts_addc_u32 s9, 0, s10", True),
+        ("\ts_or_b64 exec, exec, s[0:1]", "\ts_or_b64 exec, s[0:1], exec", True),
+        ("\ts_mul_i32 s9, s10, s0", "\ts_mul_i32 s9, s0, s10", True),
+        ("\ts_add_u32 s9, s10, s0", "\ts_add_u32 s10, s9, s0", False),
+        ("\ts_sub_u32 s9, s10, s0", "\ts_sub_u32 s9, s0, s10", False),
+        ("\ts_andn2_b64 exec, exec, s[0:1]", "\ts_andn2_b64 exec, s[0:1], exec", False),
+        ("\ts_waitcnt vmcnt(0)", "\ts_waitcnt vmcnt(1)", False),
+    ],
+)
+def test_the_key_of_a_text_ignores_only_the_order_of_sources_that_commute(one: str, other: str, same: bool) -> None:
+    assert (isa_hash(one) == isa_hash(other)) is same
+    assert (isa_hash(f"{LOAD}\n{one}\n") == isa_hash(f"{LOAD}\n{other}\n")) is same
+
+
 def test_written_reasons_are_for_mutants_that_there_are() -> None:
     """An entry of a text that has changed is of no use, and one that the audit refutes is wrong."""
     text = files("mori_gemm_ar.proof").joinpath("equivalents.json").read_text()
