@@ -107,6 +107,7 @@ def source_digest() -> str:
     return digest.hexdigest()
 
 
+@cache
 def flydsl_version() -> str | None:
     """Version of the installed FlyDSL, found without importing it; None when there is none."""
     try:
