@@ -9,8 +9,10 @@ import itertools
 import pytest
 import torch
 
-from mori_gemm_ar.gemm import preshuffle_b
+from mori_gemm_ar.compile.store import default_store
+from mori_gemm_ar.gemm import GemmOp, preshuffle_b
 from mori_gemm_ar.layout import BLayout, GemmConfig, Recipe, SmallGemmConfig, SmallRows, Tile
+from mori_gemm_ar.runtime.alone import AloneWorld
 from tests.kernel.gemm_data import FP8, Operands, check, make, op_for, random_operands
 
 M_SWEEP = (0, 1, 7, 127, 128, 129, 1000)
@@ -50,12 +52,12 @@ def test_the_model_width(recipe: Recipe) -> None:
     check(run_guarded(op_for(recipe, 7168, 2048), operands), operands, 2048)
 
 
-def forced(op, config):
-    """An op that runs one kernel only."""
-    forced_op = type(op)(op.target, op.recipe, op.n, op.k, op.b_layout)
-    forced_op._codes = {config: op._codes[config]}
-    forced_op.plan = lambda m: config  # type: ignore[method-assign]
-    return forced_op
+def only(config: GemmConfig) -> GemmOp:
+    """An op that has one kernel and always runs it."""
+    op = GemmOp(AloneWorld().target("emulated"), config.recipe, config.n, config.k, config.b_layout)
+    op._codes = {config: default_store().get(config)}
+    op.plan = lambda m: config  # type: ignore[method-assign]
+    return op
 
 
 CONFIGS = [
@@ -70,9 +72,8 @@ CONFIGS = [
 def test_every_tile(recipe: Recipe, tile: Tile, b_layout: BLayout, k: int) -> None:
     n, m = tile.n + 48, tile.m + 65
     config = GemmConfig(recipe, n, k, tile, b_layout)
-    op = forced(op_for(recipe, n, k, b_layout.value), config)
     operands = random_operands(recipe, m, n, k, 11)
-    check(run_guarded(op, operands), operands, k)
+    check(run_guarded(only(config), operands), operands, k)
 
 
 def integers(recipe: Recipe, m: int, n: int, k: int) -> Operands:
