@@ -16,7 +16,7 @@ from mori_gemm_ar.ar import AllReduceOp
 from mori_gemm_ar.emulator.adversary import DEFAULT_ADVERSARY, Adversary
 from mori_gemm_ar.layout import AllReduceConfig, DType, Stage, Wire
 from mori_gemm_ar.proof.pipelines import Codes, ProvedKernel, watched_node
-from mori_gemm_ar.proof.scenario import COLUMNS, TORCH, Calls, odd_one_out, run_calls
+from mori_gemm_ar.proof.scenario import COLUMNS, TORCH, Calls, odd_one_out, run_calls, with_failures
 from mori_gemm_ar.runtime import LocalWorld, RankContext
 
 KERNEL = "all-reduce"
@@ -57,7 +57,8 @@ class AllReducePipeline:
     def exercise(self, seed: int, codes: Codes, adversary: Adversary | None = DEFAULT_ADVERSARY) -> None:
         """Run the scenarios; see `Pipeline`."""
         self._calls(seed, codes, adversary)
-        self._failures(seed, codes, adversary)
+        if with_failures(seed):
+            self._failures(seed, codes, adversary)
 
     # ---- scenarios -------------------------------------------------------------------------------------------
     def _world(self, seed: int, adversary: Adversary | None) -> LocalWorld:

@@ -39,7 +39,7 @@ from mori_gemm_ar.plan import ENGINE_MODES, LayerSpec
 from mori_gemm_ar.proof.copies import LAST_MOMENT
 from mori_gemm_ar.proof.gemm import Operands, require_bits
 from mori_gemm_ar.proof.pipelines import Codes, ProvedKernel, watched_node
-from mori_gemm_ar.proof.scenario import failing, odd_one_out
+from mori_gemm_ar.proof.scenario import failing, odd_one_out, with_failures
 from mori_gemm_ar.runtime import LocalWorld, RankContext
 
 GEMM, BANDS = "gemm", "bands"
@@ -133,10 +133,11 @@ class LayerPipeline:
         watched.calls(seed, codes, adversary)
         if self.mode is Mode.SPLIT_SDMA:
             watched.shared_queues(seed, codes, adversary)
-        if seed % 4 == 2 and self.tail is Tail.STREAMED and self.world <= _FEW:
-            # One op alone pushes chunks in turn; with many of them those of two ops meet.
-            replace(watched, chunks=STREAM_CHUNKS).shared_queues(seed, codes, adversary)
-        if seed % 4 == 0:
+        if seed % 4 == 2 and (self.tail is Tail.STREAMED or self.wire.both):
+            # One op alone pushes chunks in turn; those of two ops meet, of a stream if there are many.
+            chunks = STREAM_CHUNKS if self.tail is Tail.STREAMED else self.chunks
+            replace(watched, chunks=chunks).shared_queues(seed, codes, adversary)
+        if with_failures(seed):
             watched.failures(seed, codes, adversary)
 
     def calls(self, seed: int, codes: Codes, adversary: Adversary | None = LAST_MOMENT) -> None:

@@ -19,6 +19,7 @@ from mori_gemm_ar.proof import (
     pipeline_mutants,
     pipeline_named,
     run_clean,
+    runner,
     try_mutant,
 )
 from mori_gemm_ar.proof.all_reduce import ALL_REDUCES, AllReducePipeline
@@ -87,6 +88,36 @@ def test_each_part_of_the_hand_over_is_needed(pipeline: str, operator: Operator)
     for mutant in mutants(pipeline, operator):
         caught = {v.catcher for v in try_mutant(pipeline_named(pipeline), mutant, SEEDS)}
         assert caught - {Catcher.SURVIVED}, f"{mutant.name}: {mutant.original} survived"
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_tier_ci_runs_no_mutant_that_the_audit_sees(full: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[int] = []
+    monkeypatch.setattr(runner, "observe", lambda pipeline, seed, codes: runs.append(seed))
+    (mutant, *_) = mutants("lsa-2stage-w2", Operator.DROP_INVALIDATE)
+    ends = try_mutant(pipeline_named("lsa-2stage-w2"), mutant, SEEDS, full=full)
+    assert [end.catcher for end in ends] == [Catcher.AUDIT, Catcher.AUDIT]
+    assert runs == ([0, 0] if full else [])
+
+
+def test_more_seeds_are_for_a_mutant_that_nothing_has_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    (mutant, *_) = mutants("lsa-1stage-w2", Operator.SKIP_POLL)
+    alone = pipeline_named("lsa-1stage-w2")
+
+    def ends(noticing: int) -> tuple[list[Catcher], list[int]]:
+        runs: list[int] = []
+
+        def observed(pipeline: object, seed: int, codes: object) -> tuple[Catcher, str] | None:
+            runs.append(seed)
+            return (Catcher.NUMERICS, "wrong") if seed == noticing else None
+
+        monkeypatch.setattr(runner, "observe", observed)
+        monkeypatch.setattr(runner, "_audit", lambda *_: None)
+        return [v.catcher for v in try_mutant(alone, mutant, (0, 1), more_seeds=(2, 3))], runs
+
+    assert ends(1) == ([Catcher.NUMERICS, Catcher.NUMERICS], [0, 1, 0, 1])
+    assert ends(2) == ([Catcher.SURVIVED, Catcher.NUMERICS], [0, 1, 0, 1, 2])
+    assert ends(9) == ([Catcher.SURVIVED, Catcher.SURVIVED], [0, 1, 0, 1, 2, 3])
 
 
 def test_a_late_epoch_is_not_an_early_one() -> None:
