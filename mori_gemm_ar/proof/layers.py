@@ -134,9 +134,10 @@ class LayerPipeline:
         if self.mode is Mode.SPLIT_SDMA:
             watched.shared_queues(seed, codes, adversary)
         if seed % 4 == 2 and (self.tail is Tail.STREAMED or self.wire.both):
-            # One op alone pushes chunks in turn; those of two ops meet, of a stream if there are many.
+            # One op alone pushes chunks in turn; those of two ops meet, of a stream if there are many. A turn that is
+            # skipped is a race first, and a wrong sum seldom.
             chunks = STREAM_CHUNKS if self.tail is Tail.STREAMED else self.chunks
-            replace(watched, chunks=chunks).shared_queues(seed, codes, adversary)
+            replace(self, chunks=chunks).shared_queues(seed, codes, adversary)
         if with_failures(seed):
             watched.failures(seed, codes, adversary)
 
