@@ -141,23 +141,22 @@ def try_mutant(
 
     everyone = frozenset(range(pipeline.world))
     choices = {"all": everyone} if pipeline.world == 1 else {"one": frozenset({pipeline.world // 2}), "all": everyone}
-    broken = None
-    if mutant.operator in WAITS and mutant.role is Role.UNMARKED:
-        # A wait for a register result is not needed by any other thread: only dataflow can tell.
-        broken = _audit(pipeline, mutant, (register_waits,)) or _audit(pipeline, mutant)
-    elif not full and mutant.role is not Role.PACING:
-        broken = _audit(pipeline, mutant)
-    if broken or mutant.idle:
-        catcher = Catcher.AUDIT if broken else Catcher.EQUIVALENT
-        return [verdict(ranks, catcher, -1, broken or mutant.idle) for ranks in choices]
+    # A wait for a register result is not needed by any other thread: only dataflow can tell.
+    for_registers = mutant.operator in WAITS and mutant.role is Role.UNMARKED
+    broken = (for_registers and _audit(pipeline, mutant, (register_waits,))) or _audit(pipeline, mutant)
+    unrun = for_registers or (not full and mutant.role is not Role.PACING)
+    if unrun and broken:
+        return [verdict(ranks, Catcher.AUDIT, -1, broken) for ranks in choices]
+    if mutant.idle:
+        return [verdict(ranks, Catcher.EQUIVALENT, -1, mutant.idle) for ranks in choices]
     verdicts = []
     for ranks, chosen in choices.items():
-        end = _try_on(pipeline, mutant, ranks, chosen, seeds, verdict)
+        end = _try_on(pipeline, mutant, ranks, chosen, seeds, broken, verdict)
         verdicts.append(_as_pacing(end) if mutant.role is Role.PACING else end)
         if not full and end.catcher not in (Catcher.SURVIVED, Catcher.EQUIVALENT) and mutant.role is not Role.PACING:
             break
     if more_seeds and all(end.catcher is Catcher.SURVIVED for end in verdicts):
-        verdicts[-1] = _try_on(pipeline, mutant, "all", everyone, more_seeds, verdict)
+        verdicts[-1] = _try_on(pipeline, mutant, "all", everyone, more_seeds, broken, verdict)
     return verdicts
 
 
@@ -172,9 +171,10 @@ def _try_on(
     ranks: str,
     chosen: frozenset[int],
     seeds: Sequence[int],
+    broken: str | None,
     verdict: Callable[[str, Catcher, int, str], Verdict],
 ) -> Verdict:
-    broken, reason = _audit(pipeline, mutant), equivalence(pipeline, mutant)
+    reason = equivalence(pipeline, mutant)
     # What the audit sees is caught, and one seed tells whether it shows in a run too. A written reason is put to the
     # test by one seed.
     for seed in seeds[:1] if broken or reason else seeds:
